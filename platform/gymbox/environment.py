@@ -1,0 +1,183 @@
+"""Environment: a folder with a manifest, a resources server, and the tasks beside it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from gymbox_sandbox.wire import ID_PATTERN
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gymbox.errors import ConfigError, nearest
+
+MANIFEST = "environment.yaml"
+ALWAYS_HIDDEN = ("verifier_metadata", "gold_replies")
+"""Row fields that the agent's side never sees, in any environment."""
+NOT_IN_IMAGE = frozenset({"data", "tests", "README.md", "__pycache__", ".pytest_cache"})
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Limits(_Strict):
+    """What one sandbox may use."""
+
+    cpus: float = Field(1.0, gt=0, le=64)
+    memory_mb: int = Field(1024, ge=64, le=262_144)
+    """Memory; swap is not allowed on top."""
+    pids: int = Field(256, ge=16, le=32_768)
+    workspace_mb: int = Field(256, ge=1, le=65_536)
+    tmp_mb: int = Field(256, ge=1, le=65_536)
+    open_files: int = Field(4096, ge=64, le=20_000)
+
+
+class Timeouts(_Strict):
+    """Seconds."""
+
+    start: float = Field(120, gt=0)
+    """From the moment it leaves the queue until its server answers."""
+    reset: float = Field(60, gt=0)
+    tool: float = Field(60, gt=0)
+    verify: float = Field(120, gt=0)
+    rollout: float = Field(1800, gt=0)
+    """A whole rollout, model calls included."""
+
+
+class Image(_Strict):
+    """What the environment's image holds beyond the sandbox runtime. Nothing here can make it privileged."""
+
+    packages: list[str] = Field(default_factory=list)
+    """Debian packages."""
+    pip: list[str] = Field(default_factory=list)
+    """Pinned requirements for the server (`name==version`)."""
+    dockerfile: str | None = None
+    """A Dockerfile in the folder, instead; it must start from `ARG BASE_IMAGE` / `FROM ${BASE_IMAGE}`."""
+
+
+class Manifest(_Strict):
+    """`environment.yaml`."""
+
+    name: str = Field(pattern=ID_PATTERN)
+    description: str
+    server: str = Field("server.py", pattern=r"^[A-Za-z0-9_./-]+\.py(:[A-Za-z_][A-Za-z0-9_]*)?$")
+    """`file.py:Class`; the class may be left out where the file defines one ResourcesServer."""
+    domain: str = "other"
+    license: str = "Apache-2.0"
+    verified: bool = False
+    """Whether a person has checked that its rewards are right; new environments start with false."""
+    dataset: str = "data/example.jsonl"
+    hidden_fields: list[str] = Field(default_factory=list)
+    """Top-level row fields that only `verify` may see, beside `verifier_metadata`."""
+    sessions: int = Field(1, ge=1, le=4096)
+    """Tasks that may share one sandbox at once, each with an instance of its own."""
+    verify: Literal["shared", "fresh"] = "shared"
+    """`fresh` scores in a second, clean sandbox to which only `artifacts` are copied."""
+    artifacts: list[str] = Field(default_factory=list)
+    """Paths in the workspace that a fresh verify gets."""
+    network: Literal["none", "internal"] = "none"
+    image: Image = Image()
+    limits: Limits = Limits()
+    timeouts: Timeouts = Timeouts()
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A folder with its manifest; `digest` changes when anything that goes into its image does."""
+
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def dataset(self) -> Path:
+        """Where its tasks are."""
+        return self.folder / self.manifest.dataset
+
+    def files(self) -> list[Path]:
+        """What goes into the image: everything but data, tests and README, in a fixed order."""
+        found = (path for path in self.folder.rglob("*") if path.is_file())
+        return sorted(path for path in found if not NOT_IN_IMAGE & set(path.relative_to(self.folder).parts))
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) over names and bytes of `files()`."""
+        sha = hashlib.sha256()
+        for path in self.files():
+            content = path.read_bytes()
+            sha.update(f"{path.relative_to(self.folder)}\0{len(content)}\0".encode())
+            sha.update(content)
+        return sha.hexdigest()
+
+    def public(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The row without what only `verify` may see."""
+        hidden = {*ALWAYS_HIDDEN, *self.manifest.hidden_fields}
+        return {name: value for name, value in row.items() if name not in hidden}
+
+    def for_verify(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The row as `verify` gets it: all but the gold replies."""
+        return {name: value for name, value in row.items() if name != "gold_replies"}
+
+    @classmethod
+    def load(cls, folder: Path) -> Environment:
+        """The environment in `folder`.
+
+        Raises:
+            ConfigError: no manifest, or one that is wrong (each faulty field is named).
+        """
+        path = folder / MANIFEST
+        try:
+            content = yaml.safe_load(path.read_text())
+        except FileNotFoundError:
+            raise ConfigError(f"{folder} is no environment: it has no {MANIFEST}") from None
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{path} is not YAML: {error}") from error
+        if not isinstance(content, dict):
+            raise ConfigError(f"{path} must be a mapping")
+        try:
+            manifest = Manifest.model_validate({"name": folder.name, **content})
+        except ValidationError as error:
+            raise ConfigError(f"{path} is wrong:\n{explain(error, list(Manifest.model_fields))}") from error
+        if manifest.name != folder.name:
+            raise ConfigError(f"{path}: name is {manifest.name!r} but the folder is {folder.name!r}; make them equal")
+        return cls(folder.resolve(), manifest)
+
+
+def explain(error: ValidationError, known: list[str]) -> str:
+    """One line for each faulty field of a pydantic error, with the nearest name for a typo."""
+    lines = []
+    for fault in error.errors(include_url=False):
+        where = ".".join(str(part) for part in fault["loc"]) or "(top)"
+        hint = f" ({nearest(str(fault['loc'][-1]), known)})" if fault["type"] == "extra_forbidden" else ""
+        lines.append(f"  {where}: {fault['msg']}{hint}")
+    return "\n".join(lines)
+
+
+class Catalog:
+    """The environments found in some folders, by name; an earlier folder wins over a later one."""
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self.folders = [Path(folder) for folder in folders]
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        found = {path.parent.name for folder in self.folders for path in folder.glob(f"*/{MANIFEST}")}
+        return sorted(found)
+
+    def __getitem__(self, name: str) -> Environment:
+        """
+        Raises:
+            ConfigError: there is none of that name (the nearest is named), or its manifest is wrong.
+        """
+        for folder in self.folders:
+            if (folder / name / MANIFEST).is_file():
+                return Environment.load(folder / name)
+        raise ConfigError(f"there is no environment {name!r}; {nearest(name, self.names())}")

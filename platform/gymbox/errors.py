@@ -1,0 +1,257 @@
+"""Errors: the tree every layer raises from, and what a failed rollout records.
+
+Three lanes. To the model: a `ToolResult` with `is_error` (never an exception past the sandbox). Onto the rollout:
+`RolloutError`, with a closed kind that says whether a retry can help. To the operator: `ConfigError`, before anything
+has started.
+
+    Exception
+    ├── Problem            what crosses the wire (gymbox_sandbox.problems: Invalid … TimedOut)
+    │   └── RolloutFailure     a Problem that already knows its rollout kind
+    │       ├── SandboxEnded       the sandbox is no more; `ended` says why
+    │       ├── StartFailed        it never became ready; `ended` has its last log lines
+    │       ├── ImageBuildFailed   `log` has the failing step
+    │       ├── ModelFailure       the model did not give a usable answer
+    │       └── VerifyFailure      `verify` raised, or gave no finite number
+    └── ConfigError        bad configuration: one message, exit code 2
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from gymbox_sandbox.problems import (
+    AtCapacity,
+    Conflict,
+    Forbidden,
+    Gone,
+    Internal,
+    Invalid,
+    NotFound,
+    Problem,
+    TimedOut,
+    ToolError,
+    Unauthorized,
+    Unavailable,
+    from_wire,
+)
+from gymbox_sandbox.wire import Ended
+from pydantic import BaseModel, ConfigDict
+
+__all__ = [
+    "AtCapacity",
+    "ConfigError",
+    "Conflict",
+    "ErrorKind",
+    "Forbidden",
+    "Gone",
+    "ImageBuildFailed",
+    "Internal",
+    "Invalid",
+    "ModelFailure",
+    "NotFound",
+    "Problem",
+    "RolloutError",
+    "RolloutFailure",
+    "SandboxEnded",
+    "Stage",
+    "StartFailed",
+    "TimedOut",
+    "ToolError",
+    "Unauthorized",
+    "Unavailable",
+    "VerifyFailure",
+    "from_wire",
+    "nearest",
+]
+
+
+class Stage(StrEnum):
+    """Where in its life a rollout failed."""
+
+    PROVISION = "provision"
+    RESET = "reset"
+    AGENT = "agent"
+    VERIFY = "verify"
+
+
+class ErrorKind(StrEnum):
+    """Closed list of the reasons for which a rollout has no reward."""
+
+    SANDBOX_START_FAILED = "sandbox_start_failed"
+    IMAGE_BUILD_FAILED = "image_build_failed"
+    AT_CAPACITY = "at_capacity"
+    PROVIDER_UNAVAILABLE = "provider_unavailable"
+    OOM_KILLED = "oom_killed"
+    DISK_FULL = "disk_full"
+    SANDBOX_KILLED = "sandbox_killed"
+    SANDBOX_EXITED = "sandbox_exited"
+    SANDBOX_EXPIRED = "sandbox_expired"
+    SANDBOX_LOST = "sandbox_lost"
+    SANDBOX_UNREACHABLE = "sandbox_unreachable"
+    RESET_FAILED = "reset_failed"
+    MODEL_UNAUTHORIZED = "model_unauthorized"
+    MODEL_RATE_LIMITED = "model_rate_limited"
+    MODEL_UNAVAILABLE = "model_unavailable"
+    MODEL_TIMED_OUT = "model_timed_out"
+    MODEL_BAD_RESPONSE = "model_bad_response"
+    MODEL_REFUSED_REQUEST = "model_refused_request"
+    AGENT_FAILED = "agent_failed"
+    VERIFY_FAILED = "verify_failed"
+    BAD_VERDICT = "bad_verdict"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    INVALID_TASK = "invalid_task"
+    INTERNAL = "internal"
+
+
+RETRYABLE = frozenset(
+    {
+        ErrorKind.SANDBOX_START_FAILED,
+        ErrorKind.AT_CAPACITY,
+        ErrorKind.PROVIDER_UNAVAILABLE,
+        ErrorKind.SANDBOX_KILLED,
+        ErrorKind.SANDBOX_EXPIRED,
+        ErrorKind.SANDBOX_LOST,
+        ErrorKind.SANDBOX_UNREACHABLE,
+        ErrorKind.MODEL_RATE_LIMITED,
+        ErrorKind.MODEL_UNAVAILABLE,
+        ErrorKind.MODEL_TIMED_OUT,
+        ErrorKind.MODEL_BAD_RESPONSE,
+        ErrorKind.TIMED_OUT,
+        ErrorKind.CANCELLED,
+    }
+)
+"""Kinds for which the same rollout may succeed another time."""
+
+
+class ConfigError(Exception):
+    """Bad configuration or input: what, where, and how to mend it. Shown as it is; exit code 2."""
+
+
+class RolloutFailure(Problem):
+    """A failure that already knows which kind of rollout error it is."""
+
+    rollout_kind: ErrorKind = ErrorKind.INTERNAL
+
+
+_BY_CAUSE = {
+    "oom_killed": ErrorKind.OOM_KILLED,
+    "disk_full": ErrorKind.DISK_FULL,
+    "killed": ErrorKind.SANDBOX_KILLED,
+    "exited": ErrorKind.SANDBOX_EXITED,
+    "expired": ErrorKind.SANDBOX_EXPIRED,
+    "timed_out": ErrorKind.TIMED_OUT,
+    "failed_to_start": ErrorKind.SANDBOX_START_FAILED,
+    "lost": ErrorKind.SANDBOX_LOST,
+    "deleted": ErrorKind.SANDBOX_LOST,
+}
+
+
+class SandboxEnded(RolloutFailure, Gone):
+    """The sandbox is no more; `ended` says why and has its last log lines."""
+
+    def __init__(self, ended: Ended) -> None:
+        super().__init__(ended.detail, ended=ended.model_dump(mode="json"))
+        self.ended = ended
+        self.rollout_kind = _BY_CAUSE[ended.cause]
+
+
+class StartFailed(RolloutFailure, Unavailable):
+    """The sandbox never became ready; `ended` has the cause and its last log lines."""
+
+    def __init__(self, ended: Ended) -> None:
+        super().__init__(ended.detail, ended=ended.model_dump(mode="json"))
+        self.ended = ended
+        self.rollout_kind = ErrorKind.OOM_KILLED if ended.cause == "oom_killed" else ErrorKind.SANDBOX_START_FAILED
+
+
+class ImageBuildFailed(RolloutFailure, Invalid):
+    """An environment's image did not build; `log` ends with the failing step."""
+
+    rollout_kind = ErrorKind.IMAGE_BUILD_FAILED
+
+    def __init__(self, detail: str, log: str = "") -> None:
+        super().__init__(detail, log=log)
+        self.log = log
+
+
+class ModelFailure(RolloutFailure, Unavailable):
+    """The model gave no usable answer; `kind_of` is one of the `MODEL_*` kinds."""
+
+    def __init__(self, kind_of: ErrorKind, detail: str, *, retry_after: float | None = None) -> None:
+        super().__init__(detail, retry_after=retry_after, rollout_kind=kind_of.value)
+        self.rollout_kind = kind_of
+
+
+class VerifyFailure(RolloutFailure, Internal):
+    """`verify` raised (`verify_failed`) or gave no finite number (`bad_verdict`)."""
+
+    def __init__(self, kind_of: ErrorKind, detail: str) -> None:
+        super().__init__(detail, rollout_kind=kind_of.value)
+        self.rollout_kind = kind_of
+
+
+_BY_PROBLEM: dict[type[Problem], ErrorKind] = {
+    AtCapacity: ErrorKind.AT_CAPACITY,
+    TimedOut: ErrorKind.TIMED_OUT,
+    Gone: ErrorKind.SANDBOX_LOST,
+}
+_BY_STAGE: dict[Stage, ErrorKind] = {
+    Stage.PROVISION: ErrorKind.PROVIDER_UNAVAILABLE,
+    Stage.RESET: ErrorKind.RESET_FAILED,
+    Stage.AGENT: ErrorKind.AGENT_FAILED,
+    Stage.VERIFY: ErrorKind.VERIFY_FAILED,
+}
+
+
+class RolloutError(BaseModel):
+    """Why a rollout has no reward: where it failed, which kind, what happened, and whether a retry can help."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    stage: Stage
+    kind: ErrorKind
+    detail: str
+    retryable: bool
+    logs: str = ""
+    """Last lines of the sandbox or of the image build, where they tell the cause."""
+
+    @classmethod
+    def at(cls, stage: Stage, error: BaseException) -> RolloutError:
+        """The record of `error`, raised while the rollout was in `stage`."""
+        if isinstance(error, RolloutFailure):
+            kind = error.rollout_kind
+        elif isinstance(error, Problem):
+            kind = _kind_in_extra(error.extra) or _BY_PROBLEM.get(type(error)) or _BY_STAGE[stage]
+        elif isinstance(error, TimeoutError):
+            kind = ErrorKind.TIMED_OUT
+        else:
+            kind = _BY_STAGE[stage] if stage in (Stage.AGENT, Stage.VERIFY) else ErrorKind.INTERNAL
+        detail = error.detail if isinstance(error, Problem) else f"{type(error).__name__}: {error}"
+        return cls(stage=stage, kind=kind, detail=detail, retryable=kind in RETRYABLE, logs=_logs_of(error))
+
+
+def _kind_in_extra(extra: dict[str, Any]) -> ErrorKind | None:
+    found = extra.get("rollout_kind")
+    if isinstance(found, str) and found in ErrorKind:
+        return ErrorKind(found)
+    ended = extra.get("ended")
+    if isinstance(ended, dict) and ended.get("cause") in _BY_CAUSE:
+        return _BY_CAUSE[ended["cause"]]
+    return None
+
+
+def _logs_of(error: BaseException) -> str:
+    if not isinstance(error, Problem):
+        return ""
+    ended = error.extra.get("ended")
+    return str(error.extra.get("log") or (ended.get("logs") if isinstance(ended, dict) else "") or "")
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """A hint for a mistyped `name`: `did you mean 'x'?`, or the list of what is known."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known)) or 'none'}"

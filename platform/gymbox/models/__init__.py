@@ -1,0 +1,79 @@
+"""Models: Responses params in, a Response out. Each file knows one back end's dialect."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+from gymbox_sandbox.responses import Response, ResponsesParams
+from pydantic import BaseModel, ConfigDict
+
+from gymbox.http import HttpClient
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a model call comes with beside its params."""
+
+    http: HttpClient
+    rollout: str = ""
+    """Id of the rollout it belongs to, or ""."""
+    turn: int = 0
+    """How many calls this rollout made before."""
+    gold: list[list[dict[str, Any]]] | None = None
+    """The row's gold replies, a list of output items a turn; only the scripted model looks at them."""
+
+
+class Model(BaseModel, ABC):
+    """A model is its own configuration: a frozen pydantic class named by `_target_`, with the behaviour."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+
+    @abstractmethod
+    async def responses(self, params: ResponsesParams, call: Call) -> Response:
+        """Answer in the Responses format.
+
+        Raises:
+            ModelFailure: no usable answer, by kind, after bounded retries.
+        """
+
+    async def chat_completions(self, body: dict[str, Any], call: Call) -> dict[str, Any]:
+        """Answer a Chat Completions request; by default converted both ways around `responses`.
+
+        Raises:
+            ModelFailure: as `responses`.
+            Invalid: the request holds what cannot be converted, by name.
+        """
+        from gymbox.models.chat_format import chat_from_response, params_from_chat
+
+        return chat_from_response(await self.responses(params_from_chat(body), call))
+
+    async def open(self) -> None:
+        """Load what is slow to load; called once before the first call."""
+
+    async def close(self) -> None:
+        """Let go of it; safe to call twice."""
+
+
+@dataclass(slots=True)
+class BoundModel:
+    """A model for one rollout: what an agent is handed."""
+
+    model: Model
+    http: HttpClient
+    rollout: str = ""
+    gold: list[list[dict[str, Any]]] | None = None
+    turns: int = field(default=0, init=False)
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    async def responses(self, params: ResponsesParams) -> Response:
+        """One call; see `Model.responses`."""
+        call = Call(http=self.http, rollout=self.rollout, turn=self.turns, gold=self.gold)
+        self.turns += 1
+        return await self.model.responses(params, call)

@@ -1,0 +1,106 @@
+"""Providers: start, stop and list sandboxes on one technology."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from gymbox_sandbox.wire import Ended
+
+from gymbox.environment import Environment
+
+
+@dataclass(frozen=True, slots=True)
+class StartSpec:
+    """One container (or process) to start. Everything is decided here: nothing of a caller's goes in raw."""
+
+    id: str
+    """Name of the container; the caller picks it, so a retry is the same request."""
+    environment: Environment
+    directory: Path
+    """Host directory for its sockets, not yet made; the provider makes it (owner, mode) and removes it in `stop`."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """What the controller needs to adopt it after a crash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A server that answers."""
+
+    id: str
+    socket: str | None
+    """Host path of its unix socket, or"""
+    address: str | None
+    """host:port."""
+    image: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A running container that `list` came upon."""
+
+    id: str
+    environment: str
+    socket: str | None
+    address: str | None
+    image: str | None
+    labels: dict[str, str]
+    created_at: float
+    """Unix seconds."""
+
+
+OnEnd = Callable[[str, Ended], None]
+"""Called in the event loop, once, for each container that ended without `stop`."""
+OnPhase = Callable[[str], None]
+"""Called with "created" and "started" as `start` gets there."""
+
+
+class SandboxProvider(Protocol):
+    """Starts, stops and lists sandboxes. Three verbs; `prepare` and `logs` serve them."""
+
+    name: str
+
+    async def open(self, controller_id: str, on_end: OnEnd) -> None:
+        """Connect, and watch the containers labelled with `controller_id` from now on.
+
+        Raises:
+            Unavailable: the technology does not answer; the text says what failed and two ways on.
+        """
+
+    async def close(self) -> None:
+        """Let go of connections. Containers live on; safe to call twice."""
+
+    async def prepare(self, environment: Environment) -> str | None:
+        """Make sure that its image exists and return its tag (None: this provider has no images).
+
+        One build a key, however many ask at once.
+
+        Raises:
+            ImageBuildFailed: with the failing step's log.
+        """
+
+    async def start(self, spec: StartSpec, on_phase: OnPhase) -> Started:
+        """Return once the server inside answers. What a failed start made is removed before it raises.
+
+        Starting an id that runs already adopts it.
+
+        Raises:
+            StartFailed: it ended or did not answer in time; raised the moment the cause is known.
+            ImageBuildFailed: see `prepare`.
+            Unavailable: the technology does not answer.
+        """
+
+    async def stop(self, id: str) -> None:
+        """Remove it with everything it had; what is gone already, or never was, is fine."""
+
+    async def list(self) -> list[Found]:
+        """Everything of this controller that runs."""
+
+    async def logs(self, id: str, tail: int = 100) -> str:
+        """The last lines that it printed.
+
+        Raises:
+            NotFound: there is no such container.
+        """

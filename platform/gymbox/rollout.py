@@ -1,0 +1,109 @@
+"""Rollout: agent × model × task × sandbox → reward, or no reward and a typed error. Read this first."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from gymbox_sandbox.responses import Response
+from gymbox_sandbox.tasks import Task, Verdict
+from pydantic import BaseModel, ConfigDict, Field
+
+from gymbox.agents import Agent, Tools
+from gymbox.environment import Environment
+from gymbox.errors import RolloutError, Stage
+from gymbox.http import HttpClient
+from gymbox.models import BoundModel, Model
+
+
+class RolloutSandbox(Protocol):
+    """What a rollout needs of its sandbox."""
+
+    id: str
+
+    @property
+    def tools(self) -> Tools: ...
+
+    async def reset(self, task: dict[str, Any]) -> None: ...
+
+    async def verify(self, task: dict[str, Any], response: Response) -> Verdict: ...
+
+
+class RolloutController(Protocol):
+    """What a rollout needs of the controller."""
+
+    def sandbox(
+        self, environment: Environment, *, id: str | None = None
+    ) -> AbstractAsyncContextManager[RolloutSandbox]:
+        """A sandbox of its own, deleted on the way out, whatever happened inside. Leaving it never raises: what could
+        not be deleted is left to the controller's sweeper."""
+
+
+class RolloutResult(BaseModel):
+    """One line of `rollouts.jsonl`. `reward` is None exactly where `error` is set."""
+
+    model_config = ConfigDict(extra="allow")
+
+    rollout_id: str
+    task_id: str
+    environment: str
+    reward: float | None = None
+    metrics: dict[str, float] = Field(default_factory=dict)
+    reward_components: dict[str, float] = Field(default_factory=dict)
+    error: RolloutError | None = None
+    response: Response | None = None
+    sandbox: str | None = None
+    timings: dict[str, float] = Field(default_factory=dict)
+    """Seconds of each stage: provision, reset, agent, verify, total."""
+
+
+async def run_rollout(
+    row: dict[str, Any],
+    environment: Environment,
+    agent: Agent,
+    model: Model,
+    controller: RolloutController,
+    http: HttpClient,
+    rollout_id: str,
+) -> RolloutResult:
+    """Take one row all the way to a reward; whatever fails on the way is recorded in `error`, never raised."""
+    result = RolloutResult(rollout_id=rollout_id, task_id=str(row.get("id", "")), environment=environment.name)
+    bound = BoundModel(model, http, rollout=rollout_id, gold=row.get("gold_replies"))
+    public = environment.public(row)
+    clock = _Clock(result.timings)
+    try:
+        async with asyncio.timeout(environment.manifest.timeouts.rollout):
+            async with controller.sandbox(environment, id=rollout_id) as sandbox:
+                result.sandbox = sandbox.id
+                clock.enter(Stage.RESET)
+                await sandbox.reset(public)
+                clock.enter(Stage.AGENT)
+                result.response = await agent.run(Task.model_validate(public), bound, sandbox.tools)
+                clock.enter(Stage.VERIFY)
+                verdict = await sandbox.verify(environment.for_verify(row), result.response)
+                result.reward, result.metrics = verdict.reward, verdict.metrics
+                result.reward_components = verdict.reward_components
+    except Exception as error:  # the one broad except: a bad rollout is data, not a crash
+        result.error = RolloutError.at(clock.stage, error)
+    clock.stop()
+    return result
+
+
+class _Clock:
+    """Which stage a rollout is in, and how long each took."""
+
+    def __init__(self, timings: dict[str, float]) -> None:
+        self.stage = Stage.PROVISION
+        self._timings = timings
+        self._began = self._entered = time.perf_counter()
+
+    def enter(self, stage: Stage) -> None:
+        now = time.perf_counter()
+        self._timings[self.stage.value] = round(now - self._entered, 6)
+        self.stage, self._entered = stage, now
+
+    def stop(self) -> None:
+        self.enter(self.stage)
+        self._timings["total"] = round(time.perf_counter() - self._began, 6)

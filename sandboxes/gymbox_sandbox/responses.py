@@ -1,0 +1,148 @@
+"""Responses: the part of the OpenAI Responses API that gymbox reads and writes, as lean pydantic models.
+
+Unknown fields are kept (``extra="allow"``), so what a provider adds survives a trip through gymbox, and unknown item
+types pass through as `OtherItem`. Source of the shapes: the OpenAI Responses API reference. The training fields
+`prompt_token_ids`, `generation_token_ids` and `generation_log_probs` on output items are NeMo Gym's.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+
+class Wire(BaseModel):
+    """Base of wire models: unknown fields are kept; dumped without what was never set."""
+
+    model_config = ConfigDict(extra="allow")
+
+    def dump(self) -> dict[str, Any]:
+        """JSON-ready dict without unset fields and without nulls that nobody set."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
+class Message(Wire):
+    """A message of any role; `content` is a string or a list of parts (`input_text`, `output_text`, `refusal`, …)."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[dict[str, Any]] = ""
+    id: str | None = None
+    status: str | None = None
+
+    @property
+    def text(self) -> str:
+        """All text of the message, parts joined; refusals and other parts count as nothing."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(str(part.get("text") or "") for part in self.content)
+
+
+class FunctionCall(Wire):
+    """The model asks for a tool; `arguments` is the JSON text as the model wrote it, valid or not."""
+
+    type: Literal["function_call"] = "function_call"
+    call_id: str
+    name: str
+    arguments: str = "{}"
+    id: str | None = None
+    status: str | None = None
+
+
+class FunctionCallOutput(Wire):
+    """What the tool answered to `call_id`."""
+
+    type: Literal["function_call_output"] = "function_call_output"
+    call_id: str
+    output: str | list[dict[str, Any]]
+    id: str | None = None
+    status: str | None = None
+
+
+class Reasoning(Wire):
+    """The model's reasoning; kept together with the item that follows it."""
+
+    type: Literal["reasoning"] = "reasoning"
+    id: str | None = None
+    summary: list[dict[str, Any]] = Field(default_factory=list)
+
+
+class OtherItem(Wire):
+    """An item of a type gymbox does not interpret; carried as it is."""
+
+    type: str
+
+
+_KNOWN = ("message", "function_call", "function_call_output", "reasoning")
+
+
+def _item_kind(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    if kind is None and (isinstance(value, dict) and "role" in value):
+        return "message"
+    return kind if kind in _KNOWN else "other"
+
+
+Item = Annotated[
+    Annotated[Message, Tag("message")]
+    | Annotated[FunctionCall, Tag("function_call")]
+    | Annotated[FunctionCallOutput, Tag("function_call_output")]
+    | Annotated[Reasoning, Tag("reasoning")]
+    | Annotated[OtherItem, Tag("other")],
+    Discriminator(_item_kind),
+]
+
+
+class ResponsesParams(Wire):
+    """`POST /v1/responses`: what to ask of a model. Sampling fields not named here pass through as they are."""
+
+    input: str | list[Item] = Field(default_factory=list)
+    instructions: str | None = None
+    model: str | None = None
+    tools: list[dict[str, Any]] = Field(default_factory=list)
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stream: bool | None = None
+    metadata: dict[str, Any] | None = None
+
+    @property
+    def items(self) -> list[Item]:
+        """`input` as a list of items: a bare string is one user message."""
+        return [Message(role="user", content=self.input)] if isinstance(self.input, str) else self.input
+
+
+class Usage(Wire):
+    """Token counts of one or several model calls."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    total_tokens: int = 0
+
+
+class Response(Wire):
+    """An answer of a model, or the whole trajectory of an agent (calls, outputs, reasoning, messages in order)."""
+
+    id: str = ""
+    object: Literal["response"] = "response"
+    created_at: float = 0
+    model: str = ""
+    status: str | None = None
+    output: list[Item] = Field(default_factory=list)
+    incomplete_details: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+    usage: Usage | None = None
+
+    @property
+    def output_text(self) -> str:
+        """Text of the last assistant message, or `""`."""
+        messages = [item for item in self.output if isinstance(item, Message) and item.role == "assistant"]
+        return messages[-1].text if messages else ""
+
+    @property
+    def function_calls(self) -> list[FunctionCall]:
+        """The calls in `output`, in order."""
+        return [item for item in self.output if isinstance(item, FunctionCall)]

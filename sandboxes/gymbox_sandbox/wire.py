@@ -1,0 +1,216 @@
+"""Wire: the requests and answers of a sandbox's server and of the controller.
+
+Sandbox server (over the sandbox's unix socket, or through the proxy as ``/sandboxes/{id}/…``). The proxy asks for a
+token: `tools` may call what stands under *tools*; `control` may call everything.
+
+    GET    /healthz                 -> Health                       (tools)
+    GET    /tools                   -> {"tools": [definition, …]}   (tools)
+    POST   /tools/{name}            JSON object of arguments -> ToolResult      (tools)
+    *      /<the author's own routes>                               (tools)
+    POST   /reset                   ResetRequest -> ResetAnswer     (control; `/seed_session` is an alias)
+    POST   /verify                  VerifyRequest -> Verdict        (control)
+    POST   /exec                    ExecRequest -> ExecResult, or server-sent events when `stream`   (control)
+    POST   /exec/{exec_id}/stdin    raw bytes; `?eof=1` closes it   (control)
+    POST   /exec/{exec_id}/resize   {"rows": n, "columns": n}       (control)
+    POST   /exec/{exec_id}/signal   {"signal": "SIGINT"}            (control)
+    GET    /files?path=…            -> the bytes                    (control)
+    PUT    /files?path=…&mode=644   the bytes -> {"size": n}        (control)
+    GET    /archive?path=…          -> tar of a tree                (control)
+    PUT    /archive?path=…          tar -> {"files": n}             (control)
+    GET    /sessions                -> {"sessions": [id, …]}        (control)
+    DELETE /session                 ends this session's instance    (control)
+
+Several tasks may share one sandbox server (`sessions: N`): the header ``X-Gymbox-Session`` names the instance that a
+call is for; whoever forwards sets it, a caller's own is dropped. No header means the session ``""``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gymbox_sandbox.responses import Response
+
+SESSION_HEADER = "X-Gymbox-Session"
+ROLLOUT_HEADER = "X-Gymbox-Rollout"
+SERVER_SOCKET = "server.sock"
+"""Name of the server's socket inside the sandbox's directory."""
+READY_SOCKET = "ready.sock"
+"""Name of the socket on which the starter waits: the server connects to it once it answers, writes `ready\\n` (or
+`failed <json problem>\\n`) and keeps the connection open for as long as it lives, so its end is seen at once."""
+ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Health(Strict):
+    status: Literal["ok"] = "ok"
+    environment: str
+    version: str
+    sessions: int
+    """Instances alive now."""
+
+
+class ResetRequest(Strict):
+    task: dict[str, Any]
+    """The row, without what is hidden from the agent."""
+
+
+class ResetAnswer(Strict):
+    tools: list[dict[str, Any]]
+    """Definitions in the Responses API's function-tool form."""
+
+
+class VerifyRequest(Strict):
+    task: dict[str, Any]
+    """The whole row, hidden parts included."""
+    response: Response
+
+
+class ToolResult(Strict):
+    output: str
+    is_error: bool = False
+
+
+class Pty(Strict):
+    rows: int = Field(24, ge=1, le=1000)
+    columns: int = Field(80, ge=1, le=1000)
+
+
+class ExecRequest(Strict):
+    command: str | list[str]
+    """A list is run as it is; a string by `/bin/bash -c` where there is bash, else `/bin/sh -c`."""
+    stdin: str | None = None
+    """Base64. None: no input (an empty one), unless `stdin_open`."""
+    stdin_open: bool = False
+    """Streamed exec only: input follows by `POST /exec/{exec_id}/stdin`."""
+    cwd: str | None = None
+    """Default: the workspace."""
+    env: dict[str, str] = Field(default_factory=dict)
+    timeout: float = Field(60, gt=0, le=86_400)
+    """Seconds; then the whole process tree is killed."""
+    output_limit: int = Field(1_000_000, ge=0, le=64_000_000)
+    """Bytes kept of each of stdout and stderr, from the start; what exceeds it is counted, not kept."""
+    encoding: Literal["text", "base64"] = "text"
+    """`text` replaces what is not UTF-8; `base64` is byte-exact."""
+    stream: bool = False
+    """Answer as server-sent events: `started {exec_id, pid}`, `stdout`/`stderr {data}` (base64), and last
+    `exit` with the ExecResult (stdout and stderr left empty)."""
+    pty: Pty | None = None
+    """Streamed exec only: run on a terminal; everything comes as `stdout`."""
+
+
+class ExecResult(Strict):
+    exit_code: int | None
+    """None if it was killed by a signal."""
+    signal: int | None = None
+    timed_out: bool = False
+    stdout: str = ""
+    stderr: str = ""
+    stdout_bytes: int = 0
+    """Size of the whole output; larger than what is kept where `truncated`."""
+    stderr_bytes: int = 0
+    truncated: bool = False
+    duration: float
+    """Seconds."""
+
+
+EndCause = Literal[
+    "deleted",
+    "expired",
+    "oom_killed",
+    "disk_full",
+    "timed_out",
+    "killed",
+    "exited",
+    "failed_to_start",
+    "lost",
+]
+
+
+class Ended(Strict):
+    """Why a sandbox is no more; recorded before it is removed."""
+
+    cause: EndCause
+    detail: str
+    exit_code: int | None = None
+    logs: str = ""
+    """The last lines that it printed."""
+
+
+class Phases(Strict):
+    """Seconds from the request to the end of each phase; None where it was not reached."""
+
+    queued: float | None = None
+    created: float | None = None
+    started: float | None = None
+    ready: float | None = None
+
+
+class CreateSandbox(Strict):
+    """`POST /sandboxes`. The same id with the same body is the same request; with another body it is a conflict."""
+
+    id: str | None = Field(None, pattern=ID_PATTERN)
+    environment: str = Field(pattern=ID_PATTERN)
+    lease: float | None = Field(None, gt=0, le=86_400)
+    """Seconds until it is reaped, unless renewed. Default: the controller's."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Free labels for listing; names that start with `gymbox.` are refused."""
+    wait: bool = True
+    """Answer only when it is ready or has failed (else 202 at once)."""
+
+
+class RenewSandbox(Strict):
+    lease: float | None = Field(None, gt=0, le=86_400)
+
+
+class SandboxTokens(Strict):
+    tools: str
+    control: str
+
+
+class SandboxView(Strict):
+    """A sandbox as the controller shows it."""
+
+    id: str
+    environment: str
+    status: Literal["queued", "starting", "ready", "ended"]
+    provider: str
+    image: str | None = None
+    """Digest or content-addressed tag of its image; None for a process."""
+    container: str | None = None
+    """Name of the container or process that serves it; several sandboxes share one where `sessions` > 1."""
+    url: str | None = None
+    """Base address through the proxy."""
+    tokens: SandboxTokens | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    created_at: float
+    """Unix seconds."""
+    expires_at: float
+    phases: Phases = Phases()
+    ended: Ended | None = None
+
+
+class Route(Strict):
+    """How the proxy reaches one sandbox. Tokens come as SHA-256 hex: the proxy can check, not mint, them."""
+
+    sandbox: str
+    socket: str | None = None
+    """Host path of the server's unix socket, or
+    `address`: host:port."""
+    address: str | None = None
+    session: str = ""
+    tools_token: str
+    control_token: str
+    ended: Ended | None = None
+    """Set: answer 410 with this cause."""
+
+
+class RouteTable(Strict):
+    """The whole truth; `PUT /routes` on the proxy's admin listener replaces what was there."""
+
+    version: int
+    routes: list[Route]

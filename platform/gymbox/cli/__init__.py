@@ -1,0 +1,89 @@
+"""The command line: `gymbox COMMAND …`. Only here and below are environment variables and configuration files read."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+COMMANDS = {
+    "run": "Run tasks: agent × model × environment → rewards in a folder.",
+    "sandbox": "List, remove, enter and read sandboxes of a running controller.",
+    "env": "List, show, make, test and start environments.",
+    "serve": "Start a server: controller, proxy, model or agent.",
+    "doctor": "Say what this machine lacks, and the command that mends it.",
+    "dev": "For work on gymbox itself: run its tests.",
+}
+"""Each is a module `gymbox.cli.<name>` with a Typer named `app`; --help shows these lines and imports none of them."""
+INTERRUPTED = 130
+
+
+class LazyCommands(TyperGroup):
+    """Imports the module of a command when that command is called, so that `gymbox --help` answers at once."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            from gymbox.errors import nearest
+
+            ctx.fail(f"there is no command {cmd_name!r}; {nearest(cmd_name, list(COMMANDS))}")
+        command = get_command(import_module(f"gymbox.cli.{cmd_name}").app)
+        command.name = cmd_name
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+app = typer.Typer(
+    cls=LazyCommands,
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from gymbox import __version__
+
+        typer.echo(f"gymbox {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def gymbox(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Evaluate and improve LLM agents with environments in which every task gets a container of its own."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command that `arguments` (default: those of this process) name, and leave with its exit code.
+
+    0: done · 1: it ran and something failed · 2: the request was wrong, nothing was started · 130: interrupted.
+    """
+    try:
+        get_command(app)(args=arguments, prog_name="gymbox", standalone_mode=True)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        sys.exit(_explained(error))
+
+
+def _explained(error: Exception) -> int:
+    """Print what the operator can act on and return the exit code; a bug keeps its traceback."""
+    from gymbox.errors import ConfigError, Problem  # late: pydantic is most of the cost of --help
+
+    if not isinstance(error, ConfigError | Problem):
+        raise error
+    typer.echo(f"gymbox: {error}", err=True)
+    return 2 if isinstance(error, ConfigError) else 1

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Everything that must hold: lint, types, tests of every kind, coverage of both packages, nothing left behind.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+unset PYTHONDONTWRITEBYTECODE
+began=$SECONDS
+say() { printf '\n== %4ds %s\n' "$((SECONDS - began))" "$*"; }
+
+say "engine and base image"
+if ! { .venv/bin/python -m gymbox.setup_docker && .venv/bin/python -m gymbox.setup_base_image; }; then
+    [ -z "${CI:-}" ] || { echo "CI needs a Docker engine" >&2; exit 1; }
+    echo "no Docker engine: the tests that need one are skipped" >&2
+fi
+# testcontainers' own reaper is an image that cannot always be pulled; the tests clean up by label
+export TESTCONTAINERS_RYUK_DISABLED=true TESTCONTAINERS_CONNECTION_MODE=docker_host
+
+say "ruff"
+.venv/bin/ruff check .
+.venv/bin/ruff format --check .
+say "mypy"
+.venv/bin/mypy
+
+# servers in sandboxes run as other users: they must be able to write their part of the measurement
+measured=$(mktemp -d /tmp/gymbox-coverage.XXXXXX)
+chmod 1777 "$measured"
+trap 'rm -rf "$measured"' EXIT
+export COVERAGE_FILE=$measured/data
+.venv/bin/python scripts/leaks.py before >"$measured/before.json"
+say "tests"
+.venv/bin/coverage run -m pytest "$@"
+say "leaks"
+.venv/bin/python scripts/leaks.py after "$measured/before.json"
+if [ $# = 0 ]; then
+    say "coverage"
+    .venv/bin/coverage combine --quiet "$measured"
+    .venv/bin/coverage report
+fi
+say "all good"

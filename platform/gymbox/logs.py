@@ -1,0 +1,106 @@
+"""Logs: one line an event, as JSON or for people, with the ids it belongs to and without secrets."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Literal, TextIO
+from urllib.parse import quote
+
+_ids: ContextVar[dict[str, str] | None] = ContextVar("gymbox_log_ids", default=None)
+_PATTERNS = re.compile(
+    r"gbx_(?:admin|key|sbx)_[A-Za-z0-9_-]+"
+    r"|\bsk-[A-Za-z0-9_-]{16,}"
+    r"|(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{8,}"
+    r"|\bAKIA[0-9A-Z]{16}\b"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----",
+    re.DOTALL,
+)
+_hidden: dict[str, str] = {}
+
+
+def hide(secret: str) -> None:
+    """Never let this value into a log line, nor its Base64 or URL-encoded form. Short values are ignored."""
+    if len(secret) < 8:
+        return
+    mark = _mark(secret)
+    forms = {secret, quote(secret, safe=""), base64.b64encode(secret.encode()).decode().rstrip("=")}
+    _hidden.update(dict.fromkeys(forms, mark))
+
+
+def redact(text: str) -> str:
+    """`text` with every hidden value, and whatever looks like a key or a token, replaced by a mark.
+
+    Equal secrets get equal marks, so lines can still be matched up.
+    """
+    for secret, mark in _hidden.items():
+        if secret in text:
+            text = text.replace(secret, mark)
+    return _PATTERNS.sub(lambda found: _mark(found[0]), text)
+
+
+def _mark(secret: str) -> str:
+    return f"[redacted {hashlib.sha256(secret.encode()).hexdigest()[:8]}]"
+
+
+@contextmanager
+def about(**ids: str) -> Iterator[None]:
+    """Every line logged inside, also by tasks started there, carries these ids (`sandbox=…`, `rollout=…`)."""
+    token = _ids.set({**(_ids.get() or {}), **ids})
+    try:
+        yield
+    finally:
+        _ids.reset(token)
+
+
+def ids() -> dict[str, str]:
+    """The ids that lines logged here and now carry."""
+    return dict(_ids.get() or {})
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, ids, and the traceback where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": redact(record.getMessage()),
+            **ids(),
+        }
+        if record.exc_info:
+            fields["traceback"] = redact(self.formatException(record.exc_info))
+        return json.dumps(fields, ensure_ascii=False)
+
+
+class ConsoleLines(logging.Formatter):
+    """One readable line: time, level, message, ids; then the traceback where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
+        where = " ".join(f"{name}={value}" for name, value in ids().items())
+        line = f"{time} {record.levelname.lower():7} {record.getMessage()}{f'  ({where})' if where else ''}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return redact(line)
+
+
+def setup(
+    *, level: str = "INFO", form: Literal["json", "console"] = "console", stream: TextIO | None = None
+) -> logging.Handler:
+    """Send the logs of this process to `stream` (default stderr); called once, by whoever is `main`."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonLines() if form == "json" else ConsoleLines())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for chatty in ("asyncio", "aiohttp.access", "urllib3", "docker", "uvicorn"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    return handler

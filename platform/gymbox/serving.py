@@ -1,0 +1,394 @@
+"""Serving: how every gymbox server answers errors, decides who may talk to it, listens, and stops.
+
+An app says what it does; the `Listener` that serves it says who may call it (`Guard`), so no app can be put on a port
+without a guard. Both are plain ASGI and cost little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import ipaddress
+import logging
+import math
+import re
+import resource
+import secrets
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from gymbox_sandbox.problems import BY_STATUS, MEDIA_TYPE
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gymbox import logs
+from gymbox.errors import ConfigError, Forbidden, Internal, Invalid, Problem, Unauthorized
+
+log = logging.getLogger(__name__)
+
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
+"""Answered without a token: they tell nothing about what a server holds."""
+REQUEST_ID_HEADER = "X-Request-ID"
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+# --- apps: problems are answered in one place
+
+
+def new_app(title: str, *, version: str = "", description: str = "") -> FastAPI:
+    """A FastAPI app that answers every failure as `application/problem+json`."""
+    app = FastAPI(title=title, version=version or "0", description=description, redoc_url=None)
+    app.add_exception_handler(Problem, _on_problem)
+    app.add_exception_handler(RequestValidationError, _on_bad_request)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    return app
+
+
+def problem_response(problem: Problem, status: int | None = None) -> JSONResponse:
+    """The answer that tells a client of `problem`."""
+    body = problem.to_wire()
+    headers = {}
+    if status is not None:
+        body["status"] = status
+    if problem.retry_after is not None:
+        headers["Retry-After"] = str(math.ceil(problem.retry_after))
+    if isinstance(problem, Unauthorized):
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(body, status_code=body["status"], headers=headers, media_type=MEDIA_TYPE)
+
+
+async def _on_problem(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Problem)
+    return problem_response(error)
+
+
+async def _on_bad_request(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    faults = [
+        {"field": ".".join(str(part) for part in fault["loc"]), "reason": fault["msg"]} for fault in error.errors()
+    ]
+    text = "; ".join(f"{fault['field']}: {fault['reason']}" for fault in faults)
+    return problem_response(Invalid(f"the request is wrong: {text}", faults=faults))
+
+
+async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
+    # what the framework itself refuses: no such path, wrong method, too large a body
+    assert isinstance(error, HTTPException)
+    problem = BY_STATUS.get(error.status_code, Invalid if error.status_code < 500 else Internal)(str(error.detail))
+    response = problem_response(problem, error.status_code)
+    response.headers.update(error.headers or {})
+    return response
+
+
+# --- guards: who may call
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Who may call a server. Everything is an allow-list."""
+
+    token: str | None = field(default=None, repr=False)
+    """Bearer token that each request must carry, on localhost too (other local users, web pages and sandboxes reach
+    loopback ports as well). None: the app checks tokens itself, or has nothing to protect."""
+    hosts: tuple[str, ...] = LOOPBACK_HOSTS
+    """Values of the Host header that are answered: `name`, with any port, or `name:port`. A page that rebinds its
+    own name to this address is told by nothing else. `*` answers to any."""
+    origins: tuple[str, ...] = ()
+    """Values of the Origin header that are answered; a request without one comes from no web page."""
+    body_limit: int = 16 * 1024 * 1024
+    """Bytes of a request's body; more is answered with 413. 0: no limit."""
+    open_paths: frozenset[str] = OPEN_PATHS
+
+    def check(self, scope: Scope) -> None:
+        """Let the request of this ASGI scope pass.
+
+        Raises:
+            Forbidden: its Host or Origin is not on the list.
+            Unauthorized: it needs the token and does not bring it.
+        """
+        host, origins, authorization = "", [], b""
+        for name, value in scope["headers"]:
+            if name == b"host":
+                host = value.decode("latin-1").lower()
+            elif name == b"origin":
+                origins.append(value.decode("latin-1"))
+            elif name == b"authorization":
+                authorization = value
+        if "*" not in self.hosts and host not in self.hosts and _without_port(host) not in self.hosts:
+            raise Forbidden(f"this server does not answer to the host {host!r}")
+        for origin in origins:
+            if origin not in self.origins:
+                raise Forbidden(f"requests from the web origin {origin!r} are not answered")
+        if self.token is None or scope["path"] in self.open_paths or is_bearer(authorization, self.token):
+            return
+        raise Unauthorized("a bearer token is needed: 'Authorization: Bearer …'")
+
+
+def bearer(authorization: bytes) -> str:
+    """The token in the value of an Authorization header, or `""`."""
+    scheme, _, token = authorization.partition(b" ")
+    return token.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
+
+
+def is_bearer(authorization: bytes, token: str) -> bool:
+    """Whether the header's value brings this token, compared in constant time."""
+    return hmac.compare_digest(bearer(authorization).encode(), token.encode())
+
+
+def _without_port(host: str) -> str:
+    return host if host.endswith("]") else host.rpartition(":")[0] or host
+
+
+class Guarded:
+    """An ASGI app behind a guard: host, origin, token and body size are checked, each request gets an id for its logs
+    and its answer, and what the app lets escape is answered as Internal, told by that id only."""
+
+    def __init__(self, app: ASGIApp, guard: Guard) -> None:
+        self.app = app
+        self.guard = guard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        request = _request_id(scope)
+        started = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal started
+            if message["type"] in ("http.response.start", "websocket.accept"):
+                started = True
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request.encode())]
+            await send(message)
+
+        with logs.about(request=request):
+            try:
+                self.guard.check(scope)
+                if scope["type"] == "http" and self.guard.body_limit:
+                    receive = _limited(scope, receive, self.guard.body_limit)
+                await self.app(scope, receive, send_with_id)
+            except HTTPException as error:
+                await refuse(Invalid(str(error.detail)), scope, receive, send_with_id, status=error.status_code)
+            except Problem as problem:
+                await refuse(problem, scope, receive, send_with_id)
+            except Exception:
+                log.exception("%s %s failed", scope.get("method", "WEBSOCKET"), scope["path"])
+                if started:
+                    raise  # the connection is cut, so the client sees a broken answer and not a short one
+                await refuse(Internal("something went wrong here", request=request), scope, receive, send_with_id)
+
+
+async def refuse(problem: Problem, scope: Scope, receive: Receive, send: Send, *, status: int | None = None) -> None:
+    """Answer an HTTP request, or the opening of a WebSocket, with `problem`."""
+    if scope["type"] == "http":
+        await problem_response(problem, status)(scope, receive, send)
+    elif "websocket.http.response" in scope.get("extensions", {}):
+        answer = problem_response(problem, status)
+        start = {"type": "websocket.http.response.start", "status": answer.status_code, "headers": answer.raw_headers}
+        await send(start)
+        await send({"type": "websocket.http.response.body", "body": bytes(answer.body)})
+    else:
+        await send({"type": "websocket.close", "code": 1008, "reason": problem.detail[:100]})
+
+
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            given = value.decode("latin-1")
+            if _REQUEST_ID.fullmatch(given):
+                return str(given)
+    return secrets.token_hex(8)
+
+
+def _limited(scope: Scope, receive: Receive, limit: int) -> Receive:
+    """`receive` for a request whose body may have `limit` bytes, whether it says its length or not."""
+    too_large = HTTPException(413, f"the body is larger than {limit} bytes")
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) > limit:
+            raise too_large
+    seen = 0
+
+    async def limited() -> Message:
+        nonlocal seen
+        message = await receive()
+        if message["type"] == "http.request":
+            seen += len(message.get("body", b""))
+            if seen > limit:
+                raise too_large
+        return message
+
+    return limited
+
+
+# --- listeners: an app on an address
+
+
+class _Uvicorn(uvicorn.Server):
+    """Uvicorn inside someone else's event loop: it says when it answers, and leaves signals alone."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.answering = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.answering.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Listener:
+    """An app served on an address, behind a guard, within `async with`; leaving it drains.
+
+    Args:
+        port: 0 takes a free one; `port` and `url` then tell which.
+        drain: seconds that requests in flight get to finish when it stops.
+
+    Raises:
+        ConfigError: the address is taken, or can be reached from elsewhere and the guard is not up to that.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        guard: Guard,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        drain: float = 10,
+        own_tokens: bool = False,
+    ) -> None:
+        if not is_loopback(host):
+            _check_exposed(host, guard, own_tokens)
+        self.host = host
+        self._socket = _bind(host, port)
+        self.port: int = self._socket.getsockname()[1]
+        config = uvicorn.Config(
+            Guarded(app, guard),
+            http="httptools",
+            ws="auto",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=math.ceil(drain),
+        )
+        self._server = _Uvicorn(config)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """Its base address; a wildcard address is told as loopback."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._server.serve([self._socket]), name=f"listener {self.port}")
+        answering = asyncio.create_task(self._server.answering.wait())
+        await asyncio.wait({self._task, answering}, return_when=asyncio.FIRST_COMPLETED)
+        answering.cancel()
+        if self._task.done():
+            await self._task  # its own error says more
+            raise ConfigError(f"the server on {self.url} did not start")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _check_exposed(host: str, guard: Guard, own_tokens: bool) -> None:
+    if guard.token is None and not own_tokens:
+        raise ConfigError(f"{host} can be reached from other machines: a token is needed to listen there")
+    if "*" in guard.hosts or set(guard.hosts) <= set(LOOPBACK_HOSTS):
+        raise ConfigError(
+            f"{host} can be reached from other machines: name the hosts that clients may call it by (allowed_hosts)"
+        )
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    return bound
+
+
+@contextlib.asynccontextmanager
+async def until_signalled() -> AsyncIterator[asyncio.Event]:
+    """Within the block, SIGTERM and SIGINT set the event instead of ending the process; a second one ends it."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def on_signal(number: signal.Signals) -> None:
+        if stop.is_set():
+            raise SystemExit(128 + number)
+        log.info("%s: draining", number.name)
+        stop.set()
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        yield stop
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+async def serve(
+    app: ASGIApp,
+    guard: Guard,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    drain: float = 10,
+    own_tokens: bool = False,
+    started: Callable[[Listener], Any] | None = None,
+    draining: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT: the main of a server process.
+
+    Args:
+        started: called once it answers, with the listener, which knows the real port.
+        draining: awaited after the signal, while the app still answers.
+        own_tokens: the app checks tokens itself (the proxy does, by sandbox).
+    """
+    raise_file_limit()
+    async with until_signalled() as stop:
+        async with Listener(app, guard, host=host, port=port, drain=drain, own_tokens=own_tokens) as listener:
+            log.info("answering on %s", listener.url)
+            if started is not None:
+                started(listener)
+            await stop.wait()
+            if draining is not None:
+                await draining()
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as it may: each connection is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

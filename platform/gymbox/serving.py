@@ -50,7 +50,34 @@ def new_app(title: str, *, version: str = "", description: str = "") -> FastAPI:
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_bad_request)
     app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_middleware(CatchAll)
     return app
+
+
+class CatchAll:
+    """An ASGI app whose bugs are answered as Internal: the client is told an id, the log tells the rest."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched)
+        except (Problem, HTTPException):
+            raise
+        except Exception:
+            if scope["type"] == "lifespan" or started:
+                raise  # the connection is cut, so the client sees a broken answer and not a short one
+            request = logs.ids().get("request", "")
+            log.exception("%s %s failed", scope.get("method", "WEBSOCKET"), scope["path"])
+            await refuse(Internal("something went wrong here", request=request), scope, receive, send)
 
 
 def problem_response(problem: Problem, status: int | None = None) -> JSONResponse:
@@ -149,11 +176,11 @@ def _without_port(host: str) -> str:
 
 
 class Guarded:
-    """An ASGI app behind a guard: host, origin, token and body size are checked, each request gets an id for its logs
-    and its answer, and what the app lets escape is answered as Internal, told by that id only."""
+    """An ASGI app behind a guard: host, origin, token and body size are checked, and each request gets an id for its
+    logs and its answer."""
 
     def __init__(self, app: ASGIApp, guard: Guard) -> None:
-        self.app = app
+        self.app = CatchAll(app)
         self.guard = guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -161,12 +188,9 @@ class Guarded:
             await self.app(scope, receive, send)
             return
         request = _request_id(scope)
-        started = False
 
         async def send_with_id(message: Message) -> None:
-            nonlocal started
-            if message["type"] in ("http.response.start", "websocket.accept"):
-                started = True
+            if message["type"] in _OPENING:
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", request.encode())]
             await send(message)
 
@@ -180,11 +204,9 @@ class Guarded:
                 await refuse(Invalid(str(error.detail)), scope, receive, send_with_id, status=error.status_code)
             except Problem as problem:
                 await refuse(problem, scope, receive, send_with_id)
-            except Exception:
-                log.exception("%s %s failed", scope.get("method", "WEBSOCKET"), scope["path"])
-                if started:
-                    raise  # the connection is cut, so the client sees a broken answer and not a short one
-                await refuse(Internal("something went wrong here", request=request), scope, receive, send_with_id)
+
+
+_OPENING = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 
 
 async def refuse(problem: Problem, scope: Scope, receive: Receive, send: Send, *, status: int | None = None) -> None:
@@ -281,6 +303,7 @@ class Listener:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=math.ceil(drain),
         )

@@ -213,4 +213,7 @@ class RouteTable(Strict):
     """The whole truth; `PUT /routes` on the proxy's admin listener replaces what was there."""
 
     version: int
+    """Grows, also across restarts of the controller (it starts from the clock); an older table is refused."""
     routes: list[Route]
+    admin_token: str = ""
+    """SHA-256 hex of the token that may call everything; empty: there is none. So the proxy needs no secret."""

@@ -47,7 +47,7 @@ class Options(NamedTuple):
         parser.add_argument("--server-user", type=_user, metavar="UID:GID")
         parser.add_argument("--agent-user", type=_user, metavar="UID:GID")
         parser.add_argument("--max-sessions", type=int, default=1, metavar="N")
-        parser.add_argument("--limits-json", default="{}", help="tool_timeout, reset_timeout, verify_timeout (seconds)")
+        parser.add_argument("--limits-json", default="{}", help="seconds: tool_timeout, reset_timeout, verify_timeout")
         given = vars(parser.parse_args(arguments))
         try:
             limits = {name: float(value) for name, value in json.loads(given.pop("limits_json")).items()}

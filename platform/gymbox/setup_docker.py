@@ -42,12 +42,12 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class DockerSetup:
-    """What `ensure_docker` came to."""
+class Setup:
+    """What setting something up came to."""
 
     ready: bool
     detail: str
-    """The engine's version, or why none can be had."""
+    """What is there now, or why it cannot be had."""
     ways_on: tuple[str, ...] = ()
     """What the user can do instead; empty when ready."""
 
@@ -55,7 +55,7 @@ class DockerSetup:
         return "\n".join([self.detail, *(f"  - {way}" for way in self.ways_on)])
 
 
-class _Failed(Exception):
+class SetupFailed(Exception):
     """A step that did not work: the step and the last lines it printed."""
 
 
@@ -63,7 +63,7 @@ def to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def ensure_docker(*, say: Say = to_stderr, deadline: float = 120) -> DockerSetup:
+def ensure_docker(*, say: Say = to_stderr, deadline: float = 120) -> Setup:
     """See to it that a Docker engine answers: nothing to do where one does, else install and start it.
 
     Installs by apt on Debian, Ubuntu and their relatives, as root or by sudo; elsewhere it only says what to do.
@@ -74,19 +74,19 @@ def ensure_docker(*, say: Say = to_stderr, deadline: float = 120) -> DockerSetup
         deadline: seconds that a started engine has to answer.
     """
     if version := engine_version():
-        return DockerSetup(True, f"Docker engine {version} answers")
+        return Setup(True, f"Docker engine {version} answers")
     if refusal := _cannot_be_had():
         return refusal
     try:
         with _one_at_a_time():
             if not engine_version():
                 _bring_up(say, deadline)
-    except _Failed as error:
-        return DockerSetup(False, str(error), (INSTALL_BY_HAND, *WAYS_ON))
+    except SetupFailed as error:
+        return Setup(False, str(error), (INSTALL_BY_HAND, *WAYS_ON))
     if version := engine_version():
-        return DockerSetup(True, f"Docker engine {version} answers")
+        return Setup(True, f"Docker engine {version} answers")
     user = os.environ.get("USER", "$USER")
-    return DockerSetup(
+    return Setup(
         False,
         f"the Docker engine runs, but {user} may not use it",
         (f"sudo usermod -aG docker {user}, then log in again (this makes {user} as good as root)", WAYS_ON[1]),
@@ -107,18 +107,18 @@ def engine_version(timeout: float = 5) -> str | None:
     return answer.stdout.strip() if answer.returncode == 0 else None
 
 
-def _cannot_be_had() -> DockerSetup | None:
+def _cannot_be_had() -> Setup | None:
     """Why this machine cannot be given an engine, or None if it is worth trying."""
     if platform.system() == "Darwin":
         how = "brew install colima docker docker-compose && colima start"
-        return DockerSetup(False, f"no Docker engine answers; on macOS: {how}", (how, *WAYS_ON[1:]))
+        return Setup(False, f"no Docker engine answers; on macOS: {how}", (how, *WAYS_ON[1:]))
     if host := os.environ.get("DOCKER_HOST"):
         ways = (f"start the engine at {host}", "unset DOCKER_HOST to use this machine's own", WAYS_ON[1])
-        return DockerSetup(False, f"the Docker engine at DOCKER_HOST={host} does not answer", ways)
+        return Setup(False, f"the Docker engine at DOCKER_HOST={host} does not answer", ways)
     if not (shutil.which("apt-get") or shutil.which("dockerd")):
-        return DockerSetup(False, "no Docker engine, and this is no Debian or Ubuntu", (INSTALL_BY_HAND, *WAYS_ON))
+        return Setup(False, "no Docker engine, and this is no Debian or Ubuntu", (INSTALL_BY_HAND, *WAYS_ON))
     if os.geteuid() != 0 and not shutil.which("sudo"):
-        return DockerSetup(False, "no Docker engine, and neither root nor sudo", (INSTALL_BY_HAND, *WAYS_ON))
+        return Setup(False, "no Docker engine, and neither root nor sudo", (INSTALL_BY_HAND, *WAYS_ON))
     return None
 
 
@@ -142,35 +142,35 @@ def _bring_up(say: Say, deadline: float) -> None:
     if _engine_runs(timeout=1):  # the package's own scripts may have started it
         return
     if Path("/run/systemd/system").is_dir():
-        _run("start Docker", _root("systemctl", "enable", "--now", "docker"))
+        run("start Docker", as_root("systemctl", "enable", "--now", "docker"))
         return _until_engine_runs(deadline)
     try:
         _start_daemon(deadline)
-    except _Failed:
+    except SetupFailed:
         _start_daemon(deadline)  # a first start on a busy machine can time out on containerd; a second one does not
 
 
 def _write_daemon_defaults() -> None:
     if not DAEMON_CONFIG.exists():
-        _run("make the engine's settings folder", _root("mkdir", "-p", str(DAEMON_CONFIG.parent)))
+        run("make the engine's settings folder", as_root("mkdir", "-p", str(DAEMON_CONFIG.parent)))
         text = json.dumps(DAEMON_DEFAULTS, indent=2) + "\n"
-        _run("write the engine's settings", _root("tee", str(DAEMON_CONFIG)), stdin=text)
+        run("write the engine's settings", as_root("tee", str(DAEMON_CONFIG)), stdin=text)
 
 
 def _install() -> None:
-    release = _os_release()
-    _apt("update", "-qq")
+    release = os_release()
+    apt("update", "-qq")
     if release.get("VERSION_CODENAME") == "bookworm":
         try:
             return _install_from_next_release("trixie", release["VERSION_CODENAME"])
-        except _Failed as error:
+        except SetupFailed as error:
             to_stderr(f"gymbox: {error}\ngymbox: taking this release's own engine instead")
     ubuntu = "ubuntu" in f"{release.get('ID')} {release.get('ID_LIKE')}"
     plugins = ["docker-buildx", "docker-compose-v2"] if ubuntu else ["docker-cli", "docker-buildx", "docker-compose"]
     try:
-        _apt("install", "docker.io", "iptables", *plugins)
-    except _Failed:
-        _apt("install", "docker.io", "iptables")  # an older release, without those plugins
+        apt("install", "docker.io", "iptables", *plugins)
+    except SetupFailed:
+        apt("install", "docker.io", "iptables")  # an older release, without those plugins
 
 
 def _install_from_next_release(suite: str, release: str) -> None:
@@ -180,7 +180,7 @@ def _install_from_next_release(suite: str, release: str) -> None:
     """
     mirror = debian_mirror(Path("/etc/apt"), release)
     if mirror is None:
-        raise _Failed(f"no apt source of {release} was found on this machine")
+        raise SetupFailed(f"no apt source of {release} was found on this machine")
     with tempfile.TemporaryDirectory(prefix="gymbox-apt-") as folder:
         os.chmod(folder, 0o755)  # apt downloads as its own user
         for needed in ("lists/partial", "cache/archives/partial", "debs"):
@@ -194,11 +194,11 @@ def _install_from_next_release(suite: str, release: str) -> None:
             f"-oDir::Cache={folder}/cache",
             "-oAPT::Sandbox::User=root",
         )
-        _apt("update", *private)
+        apt("update", *private)
         packages = ("docker.io", "docker-cli", "docker-buildx", "docker-compose", "containerd")
-        _apt("download", *private, *packages, cwd=f"{folder}/debs")
+        apt("download", *private, *packages, cwd=f"{folder}/debs")
         debs = sorted(str(path) for path in Path(folder, "debs").glob("*.deb"))
-        _apt("install", "--allow-downgrades", *debs, "iptables")
+        apt("install", "--allow-downgrades", *debs, "iptables")
 
 
 def debian_mirror(apt: Path, release: str) -> str | None:
@@ -250,15 +250,15 @@ def _start_daemon(deadline: float) -> None:
     log = DAEMON_LOG if os.geteuid() == 0 else Path(tempfile.gettempdir(), DAEMON_LOG.name)
     with log.open("ab") as output:
         daemon = subprocess.Popen(
-            _root("dockerd"), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            as_root("dockerd"), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
     try:
         _until_engine_runs(deadline, daemon)
-    except _Failed as error:
+    except SetupFailed as error:
         daemon.terminate()
         daemon.wait()
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-        raise _Failed(f"{error}; the end of {log}:\n{tail}") from error
+        raise SetupFailed(f"{error}; the end of {log}:\n{tail}") from error
 
 
 def _remove_if_stale(pid_file: Path) -> None:
@@ -272,16 +272,16 @@ def _remove_if_stale(pid_file: Path) -> None:
     except OSError:
         name = ""
     if name not in ("dockerd", "containerd"):
-        _run(f"remove {pid_file}", _root("rm", "-f", str(pid_file)))
+        run(f"remove {pid_file}", as_root("rm", "-f", str(pid_file)))
 
 
 def _until_engine_runs(deadline: float, daemon: subprocess.Popen[bytes] | None = None) -> None:
     end = time.monotonic() + deadline
     while not _engine_runs(timeout=5):
         if daemon is not None and daemon.poll() is not None:
-            raise _Failed(f"dockerd ended with exit code {daemon.returncode}")
+            raise SetupFailed(f"dockerd ended with exit code {daemon.returncode}")
         if time.monotonic() > end:
-            raise _Failed(f"dockerd did not answer in {deadline:g} s")
+            raise SetupFailed(f"dockerd did not answer in {deadline:g} s")
         time.sleep(0.1)
 
 
@@ -289,32 +289,32 @@ def _engine_runs(timeout: float) -> bool:
     """Whether the engine answers root; the user may not be allowed to ask it."""
     if os.geteuid() == 0:
         return engine_version(timeout) is not None
-    return subprocess.run(_root("docker", "version"), capture_output=True).returncode == 0
+    return subprocess.run(as_root("docker", "version"), capture_output=True).returncode == 0
 
 
-def _apt(command: str, *arguments: str, cwd: str | None = None) -> None:
+def apt(command: str, *arguments: str, cwd: str | None = None) -> None:
     options = ["-qq", "-y", "-oDPkg::Lock::Timeout=600", "-oAcquire::Retries=3", "-oAcquire::Languages=none"]
     if command == "install":
         options.append("--no-install-recommends")
-    environment = _root("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", *options, command, *arguments)
-    _run(f"apt-get {command}", environment, cwd=cwd)
+    environment = as_root("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", *options, command, *arguments)
+    run(f"apt-get {command}", environment, cwd=cwd)
 
 
-def _root(*command: str) -> list[str]:
+def as_root(*command: str) -> list[str]:
     if os.geteuid() == 0:
         return list(command)
     # without a terminal sudo could only wait for a password for ever
     return ["sudo", *([] if sys.stdin.isatty() else ["-n"]), *command]
 
 
-def _run(step: str, command: list[str], *, cwd: str | None = None, stdin: str | None = None) -> None:
+def run(step: str, command: list[str], *, cwd: str | None = None, stdin: str | None = None) -> None:
     done = subprocess.run(command, cwd=cwd, input=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         tail = "\n".join(done.stdout.strip().splitlines()[-8:])
-        raise _Failed(f"could not {step} (exit code {done.returncode}): {tail}")
+        raise SetupFailed(f"could not {step} (exit code {done.returncode}): {tail}")
 
 
-def _os_release() -> dict[str, str]:
+def os_release() -> dict[str, str]:
     try:
         return platform.freedesktop_os_release()
     except OSError:

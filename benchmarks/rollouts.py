@@ -1,0 +1,148 @@
+"""Rollouts a second, and CPU a rollout: `counter` in gymbox beside NeMo Gym's session-state example.
+
+Both get the same stub model over HTTP, which answers at once; both take the same rows at concurrency 64. Rounds are
+interleaved. Time and CPU run from the stub's first call to its last, so that start-up counts for neither; CPU is the
+whole machine's, less the stub's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_gym_peer import CannotBeHad, NemoGym
+from report import Figure, at_least, at_most, finish, median
+
+ROOT = Path(__file__).parents[1]
+CONCURRENCY = 64
+ROUNDS = 3
+ROWS, REPEATS = 5, 128
+"""640 rollouts a round where a sandbox serves many; NeMo Gym gets a third of that, at its speed."""
+PORT = 18_741
+
+
+@dataclass(frozen=True)
+class Round:
+    """One measured round."""
+
+    rate: float
+    """Rollouts a second."""
+    cpu_ms: float
+    """CPU-milliseconds a rollout, the stub's own not counted."""
+
+
+def fetch(path: str, *, post: bool = False) -> dict[str, object]:
+    request = urllib.request.Request(f"http://127.0.0.1:{PORT}{path}", data=b"" if post else None)
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.load(answer)  # type: ignore[no-any-return]
+
+
+def measured(rollouts: int) -> Round:
+    """The round that has just ended, from the stub's marks."""
+    marks = fetch("/marks")
+    first, last = marks["first"], marks["last"]
+    assert isinstance(first, dict) and isinstance(last, dict)
+    spent = (last["machine"] - first["machine"]) - (last["stub"] - first["stub"])
+    return Round(rollouts / (last["time"] - first["time"]), 1000 * spent / rollouts)
+
+
+def gymbox_round(folder: Path, *overrides: str, repeats: int = REPEATS) -> Round:
+    """One `gymbox run` of `counter` against the stub.
+
+    Raises:
+        RuntimeError: not every rollout scored 1.0.
+    """
+    fetch("/marks", post=True)
+    rollouts = ROWS * repeats
+    command = [str(ROOT / ".venv/bin/gymbox"), "run", "environment=counter", "model=openai", "model.name=stub"]
+    command += [f"model.base_url=http://127.0.0.1:{PORT}/v1", f"runner.repeats={repeats}", f"runner.limit={ROWS}"]
+    command += [f"runner.concurrency={CONCURRENCY}", f"runner.output={folder}", *overrides]
+    environment = {**os.environ, "OPENAI_API_KEY": "none", "PYTHONDONTWRITEBYTECODE": ""}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=600, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    good = sum(json.loads(line)["reward"] == 1.0 for line in (folder / "rollouts.jsonl").open())
+    if good != rollouts:
+        raise RuntimeError(f"{good} of {rollouts} rollouts scored 1.0")
+    return measured(rollouts)
+
+
+def main() -> None:
+    stub = subprocess.Popen([sys.executable, str(Path(__file__).with_name("stub_model.py")), str(PORT)])
+    figures: list[Figure] = []
+    notes: list[str] = []
+    try:
+        _wait_for_stub()
+        with tempfile.TemporaryDirectory(prefix="gymbox-bench-") as name:
+            folder = Path(name)
+            peer, shared, alone = [], [], []
+            shared_provider = "docker" if _docker_answers() else "process"
+            try:
+                with NemoGym(f"http://127.0.0.1:{PORT}", folder / "nemo") as nemo:
+                    notes.append(f"baseline: nemo-gym {nemo.version}, session-state example")
+                    nemo.run(2, 4, 8, "warm-up")
+                    for number in range(ROUNDS):
+                        fetch("/marks", post=True)
+                        good = nemo.run(ROWS, REPEATS // 3, CONCURRENCY, f"round-{number}")
+                        if good != ROWS * (REPEATS // 3):
+                            notes.append(f"NeMo Gym: {good} of {ROWS * (REPEATS // 3)} rollouts scored 1.0")
+                        peer.append(measured(ROWS * (REPEATS // 3)))
+                        shared.append(
+                            gymbox_round(folder / f"s{number}", f"provider={shared_provider}", "sessions=64")
+                        )
+                        alone.append(
+                            gymbox_round(folder / f"a{number}", "provider=process", "sessions=1", repeats=REPEATS // 3)
+                        )
+            except CannotBeHad as error:
+                notes.append(f"NeMo Gym could not be had: {error}")
+        rate = median([one.rate for one in peer])
+        cpu = median([one.cpu_ms for one in peer])
+        peer_name = "NeMo Gym"
+        figures += [
+            at_least(
+                5,
+                f"counter, sessions 64 ({shared_provider})",
+                median([one.rate for one in shared]),
+                "rollouts/s",
+                rate,
+                peer_name,
+            ),
+            at_most(0.2, "its CPU a rollout", median([one.cpu_ms for one in shared]), "ms", cpu, peer_name),
+            at_least(1, "one process a task", median([one.rate for one in alone]), "rollouts/s", rate, peer_name),
+            at_most(1, "its CPU a rollout (1)", median([one.cpu_ms for one in alone]), "ms", cpu, peer_name),
+        ]
+    finally:
+        stub.terminate()
+        stub.wait()
+    finish("rollouts", figures, notes)
+
+
+def _wait_for_stub() -> None:
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            fetch("/marks")
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return
+
+
+def _docker_answers() -> bool:
+    try:
+        return subprocess.run(["docker", "info"], capture_output=True, timeout=10, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+if __name__ == "__main__":
+    main()

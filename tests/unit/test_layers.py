@@ -1,0 +1,73 @@
+"""Who may import whom: docs/design.md, "Layers"."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PLATFORM = ROOT / "platform" / "gymbox"
+BOTTOM = {"errors", "http", "environment", "logs", "serving", "sockets"}
+ISLANDS = {
+    "controller": {"controller"},
+    "proxy": {"proxy"},
+    "providers": {"providers"},
+    "rollouts": {"agents", "models", "rollout", "runner", "dataset", "progress", "client"},
+}
+TOP = {"cli", "config", "embedded", "doctor"}
+STANDALONE = {"setup_docker", "setup_base_image"}
+
+
+def imported(path: Path) -> set[str]:
+    """Dotted names of every module that `path` imports, also inside functions."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module)
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def parts_of_gymbox(path: Path) -> set[str]:
+    """First names below `gymbox` that `path` imports."""
+    return {name.split(".")[1] for name in imported(path) if name.startswith("gymbox.")} & {
+        entry.stem for entry in PLATFORM.iterdir()
+    }
+
+
+def part(path: Path) -> str:
+    return path.relative_to(PLATFORM).parts[0].removesuffix(".py")
+
+
+PLATFORM_FILES = sorted(PLATFORM.rglob("*.py"))
+
+
+def test_the_sandbox_side_never_imports_gymbox() -> None:
+    for path in (ROOT / "sandboxes" / "gymbox_sandbox").rglob("*.py"):
+        assert not {name for name in imported(path) if name == "gymbox" or name.startswith("gymbox.")}, path
+
+
+def test_environments_import_only_the_sandbox_side() -> None:
+    for path in (ROOT / "environments").glob("*/*.py"):
+        assert not {name for name in imported(path) if name == "gymbox" or name.startswith("gymbox.")}, path
+
+
+def test_every_part_of_gymbox_has_its_place_in_the_layers() -> None:
+    known = BOTTOM | TOP | STANDALONE | set().union(*ISLANDS.values()) | {"__init__", "__main__", "conf"}
+    found = {entry.stem for entry in PLATFORM.iterdir() if entry.suffix in ("", ".py") and entry.stem != "__pycache__"}
+    assert found <= known
+
+
+@pytest.mark.parametrize("path", PLATFORM_FILES, ids=lambda path: str(path.relative_to(PLATFORM)))
+def test_a_file_imports_only_what_its_layer_may(path: Path) -> None:
+    mine, uses = part(path), parts_of_gymbox(path)
+    if mine in TOP | STANDALONE | {"__init__", "__main__", "conf"}:
+        return
+    island = next((members for members in ISLANDS.values() if mine in members), set())
+    assert uses <= BOTTOM | island, f"{mine} may not import {uses - BOTTOM - island}"
+
+
+def test_platform_is_no_package() -> None:
+    assert not (ROOT / "platform" / "__init__.py").exists()

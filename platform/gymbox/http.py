@@ -13,6 +13,7 @@ from typing import Any, Self
 import aiohttp
 
 from gymbox.errors import Problem, TimedOut, Unavailable, from_wire
+from gymbox.sockets import PinnedSocket
 
 TRIES = 3
 FIRST_PAUSE = 0.25
@@ -76,7 +77,7 @@ class HttpClient:
     def __init__(self, *, connections: int = 4096) -> None:
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
-        self._sockets: dict[str, aiohttp.ClientSession] = {}
+        self._sockets: dict[str, tuple[PinnedSocket, aiohttp.ClientSession]] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -86,27 +87,33 @@ class HttpClient:
 
     async def close(self) -> None:
         """Close every connection; safe to call twice."""
-        for session in [self._session, *self._sockets.values()]:
-            if session is not None:
-                await session.close()
+        for socket in list(self._sockets):
+            await self.forget(socket)
+        if self._session is not None:
+            await self._session.close()
         self._session = None
-        self._sockets.clear()
 
     def session(self, socket: str | None = None) -> aiohttp.ClientSession:
-        """The shared session, or the one whose every connection goes to a unix socket."""
+        """The shared session, or the one whose every connection goes to the unix socket that is at this path now.
+
+        Raises:
+            Unavailable: there is no socket at that path.
+        """
         if socket is not None:
             if socket not in self._sockets:
-                self._sockets[socket] = self._open(aiohttp.UnixConnector(path=socket, limit=256))
-            return self._sockets[socket]
+                pinned = PinnedSocket(socket)
+                self._sockets[socket] = pinned, self._open(aiohttp.UnixConnector(path=pinned.address, limit=256))
+            return self._sockets[socket][1]
         if self._session is None:
             self._session = self._open(aiohttp.TCPConnector(limit=self._connections, limit_per_host=0))
         return self._session
 
     async def forget(self, socket: str) -> None:
         """Close the session of a unix socket that is no more."""
-        session = self._sockets.pop(socket, None)
-        if session is not None:
+        pinned, session = self._sockets.pop(socket, (None, None))
+        if pinned is not None and session is not None:
             await session.close()
+            pinned.close()
 
     @staticmethod
     def _open(connector: aiohttp.BaseConnector) -> aiohttp.ClientSession:

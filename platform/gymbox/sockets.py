@@ -27,20 +27,20 @@ class PinnedSocket:
         self.path = os.fspath(path)
         self._descriptor = -1
         try:
-            descriptor = os.open(self.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            if not stat.S_ISSOCK(os.lstat(self.path).st_mode):
+                raise Unavailable(f"{self.path} is not a socket")
+            if hasattr(os, "O_PATH"):  # Linux; elsewhere no container shares a folder of sockets with us
+                self._descriptor = os.open(self.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             raise Unavailable(f"cannot open the socket {self.path}: {error.strerror}") from error
-        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise Unavailable(f"{self.path} is not a socket")
-        self._descriptor = descriptor
+        if self._descriptor >= 0 and not stat.S_ISSOCK(os.fstat(self._descriptor).st_mode):
+            self.close()
+            raise Unavailable(f"{self.path} was replaced by something that is not a socket")
 
     @property
     def address(self) -> str:
         """What to connect to, as a path; valid in this process until `close`."""
-        if self._descriptor < 0:
-            raise Unavailable(f"the socket {self.path} was closed")
-        return f"/proc/self/fd/{self._descriptor}"
+        return self.path if self._descriptor < 0 else f"/proc/self/fd/{self._descriptor}"
 
     def close(self) -> None:
         """Let go of it; safe to call twice."""

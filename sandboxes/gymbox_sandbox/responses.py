@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+
+from gymbox_sandbox.chat_history import is_chat_shaped, items_from_message
 
 
 class Wire(BaseModel):
@@ -22,7 +24,14 @@ class Wire(BaseModel):
         return self.model_dump(mode="json", exclude_unset=True)
 
 
-class Message(Wire):
+class TypedItem(Wire):
+    """An item; its `type` is always dumped, since it tells items apart."""
+
+    def model_post_init(self, context: Any) -> None:
+        self.model_fields_set.add("type")
+
+
+class Message(TypedItem):
     """A message of any role; `content` is a string or a list of parts (`input_text`, `output_text`, `refusal`, …)."""
 
     type: Literal["message"] = "message"
@@ -39,7 +48,7 @@ class Message(Wire):
         return "".join(str(part.get("text") or "") for part in self.content)
 
 
-class FunctionCall(Wire):
+class FunctionCall(TypedItem):
     """The model asks for a tool; `arguments` is the JSON text as the model wrote it, valid or not."""
 
     type: Literal["function_call"] = "function_call"
@@ -50,7 +59,7 @@ class FunctionCall(Wire):
     status: str | None = None
 
 
-class FunctionCallOutput(Wire):
+class FunctionCallOutput(TypedItem):
     """What the tool answered to `call_id`."""
 
     type: Literal["function_call_output"] = "function_call_output"
@@ -60,7 +69,7 @@ class FunctionCallOutput(Wire):
     status: str | None = None
 
 
-class Reasoning(Wire):
+class Reasoning(TypedItem):
     """The model's reasoning; kept together with the item that follows it."""
 
     type: Literal["reasoning"] = "reasoning"
@@ -108,6 +117,21 @@ class ResponsesParams(Wire):
     top_p: float | None = None
     stream: bool | None = None
     metadata: dict[str, Any] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_chat_and_nulls(cls, data: Any) -> Any:
+        """Chat-shaped messages in `input` become items; a null where a list belongs counts as not given."""
+        if not isinstance(data, dict):
+            return data
+        data = {name: value for name, value in data.items() if value is not None or name not in ("input", "tools")}
+        if isinstance(data.get("input"), list) and any(is_chat_shaped(item) for item in data["input"]):
+            data["input"] = [
+                item
+                for given in data["input"]
+                for item in (items_from_message(given) if is_chat_shaped(given) else [given])
+            ]
+        return data
 
     @property
     def items(self) -> list[Item]:

@@ -1,0 +1,29 @@
+"""`gymbox dev`: for work on gymbox itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import typer
+
+from gymbox.errors import ConfigError
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="For work on gymbox itself.")
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@app.callback()
+def dev() -> None:
+    """For work on gymbox itself: run its tests."""
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def test(context: typer.Context) -> None:
+    """Run gymbox's own tests; what follows goes to pytest (`gymbox dev test tests/unit -x`)."""
+    if not (ROOT / "tests").is_dir():
+        raise ConfigError(f"{ROOT} has no tests: this gymbox is installed from a package; run it from a checkout")
+    done = subprocess.run([sys.executable, "-m", "pytest", *context.args], cwd=ROOT, check=False)
+    raise typer.Exit(done.returncode)

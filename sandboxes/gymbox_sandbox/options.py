@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class User(NamedTuple):
@@ -48,9 +48,9 @@ class Options(NamedTuple):
         parser.add_argument("--agent-user", type=_user, metavar="UID:GID")
         parser.add_argument("--max-sessions", type=int, default=1, metavar="N")
         parser.add_argument("--limits-json", default="{}", help="seconds: tool_timeout, reset_timeout, verify_timeout")
-        given = vars(parser.parse_args(arguments))
+        given: dict[str, Any] = vars(parser.parse_args(arguments))
         try:
-            limits = {name: float(value) for name, value in json.loads(given.pop("limits_json")).items()}
+            limits: dict[str, Any] = {k: float(v) for k, v in json.loads(given.pop("limits_json")).items()}
             return cls(**given, **limits)
         except (ValueError, TypeError, AttributeError) as error:
             parser.error(f"--limits-json: {error}")

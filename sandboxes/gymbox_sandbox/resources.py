@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from asyncio import get_running_loop
 from collections.abc import Callable, Mapping
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from gymbox_sandbox.problems import ToolError
 from gymbox_sandbox.responses import Response
@@ -50,6 +50,7 @@ class ResourcesServer:
     workspace: Path = Path("/workspace")
     """The agent's working directory; sandboxes with `sessions` > 1 share it among their tasks."""
     _runs: Runs | None = None
+    _tools: ClassVar[Mapping[str, Tool]] = {}
 
     async def reset(self, task: Task) -> None:
         """Prepare for `task`, which comes without what is hidden from the agent."""
@@ -139,14 +140,15 @@ class ResourcesServer:
         return ThreadPoolExecutor(max_workers=1, thread_name_prefix="environment")
 
 
-@cache
-def tools_of(server: type) -> Mapping[str, Tool]:
-    """The tools of a ResourcesServer class by name, inherited ones included; what overrides one must be marked too.
+def tools_of(server: type[ResourcesServer]) -> Mapping[str, Tool]:
+    """The tools of a class by name, inherited ones included; what overrides one must be marked too.
 
     Raises:
         TypeError: a tool's signature cannot be described.
     """
-    methods: dict[str, Any] = {}
-    for base in reversed(server.__mro__):
-        methods.update(vars(base))
-    return {name: Tool(name, method) for name, method in methods.items() if getattr(method, _MARK, False)}
+    if "_tools" not in vars(server):
+        methods: dict[str, Any] = {}
+        for base in reversed(server.__mro__):
+            methods.update(vars(base))
+        server._tools = {name: Tool(name, method) for name, method in methods.items() if getattr(method, _MARK, False)}
+    return server._tools

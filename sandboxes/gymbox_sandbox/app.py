@@ -1,0 +1,115 @@
+"""App: the routes of a sandbox's server (the table in wire.py), each a translation and nothing more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+
+from gymbox_sandbox import __version__
+from gymbox_sandbox.options import Options
+from gymbox_sandbox.problems import BY_STATUS, MEDIA_TYPE, Internal, Invalid, Problem
+from gymbox_sandbox.resources import ResourcesServer
+from gymbox_sandbox.sessions import AgentCommands, Sessions, faults
+from gymbox_sandbox.wire import SESSION_HEADER, Health, ResetRequest, VerifyRequest
+
+log = logging.getLogger(__name__)
+
+
+def build(
+    server: type[ResourcesServer], options: Options, commands: AgentCommands, routes: Sequence[BaseRoute] = ()
+) -> Starlette:
+    """The app that serves `server`; `routes` are those of commands and files.
+
+    Raises:
+        Invalid: the server brings an app of its own, but is to serve several sessions.
+    """
+    sessions = Sessions(server, options, commands)
+
+    async def healthz(_: Request) -> Response:
+        return _answer(Health(environment=options.name, version=__version__, sessions=len(sessions.names())))
+
+    async def tools(request: Request) -> Response:
+        return JSONResponse({"tools": sessions[_session(request)].instance.tool_definitions()})
+
+    async def call_tool(request: Request) -> Response:
+        session = sessions[_session(request)]
+        return _answer(await session.call_tool(request.path_params["name"], await request.body()))
+
+    async def reset(request: Request) -> Response:
+        body = await _body(request, ResetRequest)
+        return _answer(await sessions.open(_session(request)).reset(body.task))
+
+    async def verify(request: Request) -> Response:
+        return _answer(await sessions[_session(request)].verify(lambda: _body(request, VerifyRequest)))
+
+    async def list_sessions(_: Request) -> Response:
+        return JSONResponse({"sessions": sessions.names()})
+
+    async def end_session(request: Request) -> Response:
+        sessions.close(_session(request))
+        return Response(status_code=204)
+
+    own: list[BaseRoute] = []
+    if server.setup_webserver is not ResourcesServer.setup_webserver:
+        if options.max_sessions > 1:
+            raise Invalid(f"{server.__name__} has routes of its own, which need a sandbox for each task (sessions: 1)")
+        # there is one instance for good, since the author's routes are bound to it
+        own.append(Mount("/", app=sessions.open("", server()).instance.setup_webserver()))
+    return Starlette(
+        routes=[
+            Route("/healthz", healthz),
+            Route("/tools", tools),
+            Route("/tools/{name}", call_tool, methods=["POST"]),
+            Route("/reset", reset, methods=["POST"]),
+            Route("/seed_session", reset, methods=["POST"]),
+            Route("/verify", verify, methods=["POST"]),
+            Route("/sessions", list_sessions),
+            Route("/session", end_session, methods=["DELETE"]),
+            *routes,
+            *own,
+        ],
+        exception_handlers={Problem: _problem, HTTPException: _http_exception, Exception: _bug},
+    )
+
+
+def _session(request: Request) -> str:
+    return request.headers.get(SESSION_HEADER, "")
+
+
+async def _body[Model: BaseModel](request: Request, model: type[Model]) -> Model:
+    """
+    Raises:
+        Invalid: the body is not of that form.
+    """
+    try:
+        return model.model_validate_json(await request.body())
+    except ValidationError as error:
+        raise Invalid(f"{request.url.path}: {faults(error)}") from error
+
+
+def _answer(model: BaseModel) -> Response:
+    return Response(model.model_dump_json(), media_type="application/json")
+
+
+async def _problem(_: Request, problem: Any) -> Response:
+    headers = {} if problem.retry_after is None else {"Retry-After": f"{problem.retry_after:g}"}
+    return JSONResponse(problem.to_wire(), problem.status, headers, MEDIA_TYPE)
+
+
+async def _http_exception(request: Request, error: Any) -> Response:
+    kind = BY_STATUS.get(error.status_code, Internal)
+    body = kind(f"{request.method} {request.url.path}: {error.detail}").to_wire() | {"status": error.status_code}
+    return JSONResponse(body, error.status_code, error.headers, MEDIA_TYPE)
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    log.error("%s %s raised", request.method, request.url.path, exc_info=error)
+    return await _problem(request, Internal(f"{type(error).__name__}: {error}"))

@@ -1,0 +1,246 @@
+"""Sessions: one task's instance each, and the order of its life: reset, tools, verify."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from gymbox_sandbox.options import Options
+from gymbox_sandbox.problems import AtCapacity, Conflict, Internal, Invalid, Problem, TimedOut, ToolError
+from gymbox_sandbox.resources import ResourcesServer, Runs
+from gymbox_sandbox.tasks import Task, Verdict
+from gymbox_sandbox.tools import result_text
+from gymbox_sandbox.wire import ResetAnswer, ToolResult, VerifyRequest
+
+log = logging.getLogger(__name__)
+LOG_LINES = 30
+"""Of a traceback, in a problem's `log`."""
+
+
+class AgentCommands(Runs, Protocol):
+    """What a session needs of the agent's commands."""
+
+    async def kill_all(self) -> None: ...
+
+
+class Sessions:
+    """The sessions of one sandbox, by name; a session begins with its `reset`."""
+
+    def __init__(self, server: type[ResourcesServer], options: Options, commands: AgentCommands) -> None:
+        self._server = server
+        self._options = options
+        self._commands = commands
+        self._sessions: dict[str, Session] = {}
+
+    def names(self) -> list[str]:
+        """Of the sessions alive, sorted."""
+        return sorted(self._sessions)
+
+    def open(self, name: str, instance: ResourcesServer | None = None) -> Session:
+        """The session `name`, made if it is new.
+
+        Raises:
+            AtCapacity: the sandbox has as many as it may have.
+        """
+        if name not in self._sessions:
+            if len(self._sessions) >= self._options.max_sessions:
+                raise AtCapacity(f"this sandbox serves at most {self._options.max_sessions} session(s)", retry_after=1)
+            self._sessions[name] = Session(instance or self._server(), self._options, self._commands)
+        return self._sessions[name]
+
+    def __getitem__(self, name: str) -> Session:
+        """
+        Raises:
+            Conflict: it was never reset.
+        """
+        if name not in self._sessions:
+            raise Conflict("there was no reset yet: POST /reset comes first")
+        return self._sessions[name]
+
+    def close(self, name: str) -> None:
+        """Forget the session and its instance; what is no session is fine."""
+        session = self._sessions.pop(name, None)
+        if session is not None:
+            session.stop_tools()
+
+
+class Session:
+    """One instance, and what has become of its task so far."""
+
+    def __init__(self, instance: ResourcesServer, options: Options, commands: AgentCommands) -> None:
+        self.instance = instance
+        self._options = options
+        self._commands = commands
+        self._task: dict[str, Any] | None = None
+        self._answer: ResetAnswer | None = None
+        self._tools_closed = False
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._verdict: asyncio.Task[Verdict] | None = None
+        self._lock = asyncio.Lock()
+        instance.workspace = Path(options.workspace)
+        if options.max_sessions == 1:
+            instance._runs = commands
+
+    async def reset(self, task: dict[str, Any]) -> ResetAnswer:
+        """Prepare the instance; a repeat with the same task gets the same answer, so a lost answer can be asked again.
+
+        Raises:
+            Conflict: it was reset for another task: a sandbox serves one.
+            Invalid: the task is not one.
+            Internal: `reset` raised (`rollout_kind` is reset_failed).
+            TimedOut: it took longer than it may.
+        """
+        async with self._lock:
+            if self._answer is None:
+                parsed = task_of(task)
+                async with _deadline(self._options.reset_timeout, "reset"), _failing_as("reset_failed", "reset"):
+                    await self.instance._finish(self.instance.reset, parsed)
+                    self._answer = ResetAnswer(tools=self.instance.tool_definitions())
+                self._task = task
+            elif self._task != task:
+                raise Conflict("this session was reset for another task; one sandbox serves one task")
+            return self._answer
+
+    async def call_tool(self, name: str, arguments: bytes) -> ToolResult:
+        """What the model gets to read; a failing tool is a result too.
+
+        Raises:
+            Conflict: verify has begun, or there was no reset.
+        """
+        if self._answer is None:
+            raise Conflict("there was no reset yet: POST /reset comes first")
+        if self._tools_closed:
+            raise Conflict("verify has begun: no tool can be called any more")
+        call = asyncio.create_task(self._tool_result(name, arguments))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        try:
+            return await call
+        except asyncio.CancelledError:
+            if self._tools_closed:
+                raise Conflict("verify has begun: the tool was stopped") from None
+            call.cancel()
+            raise
+
+    async def _tool_result(self, name: str, body: bytes) -> ToolResult:
+        seconds = self._options.tool_timeout
+        try:
+            arguments = json.loads(body or b"{}")
+        except ValueError as error:
+            return ToolResult(output=f"The arguments of {name} are not JSON: {error}", is_error=True)
+        try:
+            async with asyncio.timeout(seconds) as deadline:
+                return ToolResult(output=result_text(await self.instance.call_tool(name, arguments)))
+        except ToolError as error:
+            return ToolResult(output=str(error), is_error=True)
+        except Exception as error:
+            if isinstance(error, TimeoutError) and deadline.expired():
+                return ToolResult(output=f"{name} did not finish within {seconds:g} s.", is_error=True)
+            log.warning("tool %s raised", name, exc_info=True)
+            return ToolResult(output=f"{name} failed: {type(error).__name__}: {error}", is_error=True)
+
+    def stop_tools(self) -> None:
+        """Refuse further tool calls and cancel the ones that run."""
+        self._tools_closed = True
+        for call in self._calls:
+            call.cancel()
+
+    async def verify(self, read: Callable[[], Awaitable[VerifyRequest]]) -> Verdict:
+        """The verdict; a second call gets the stored one, or the stored failure.
+
+        `read` is called, and hidden data with it comes into this process, only when no tool runs and no process of
+        the agent is left.
+
+        Raises:
+            Conflict: there was no reset.
+            Internal: `verify` raised (`rollout_kind` is verify_failed) or gave no finite number (bad_verdict).
+            TimedOut: it took longer than it may.
+        """
+        if self._answer is None:
+            raise Conflict("there was no reset yet: POST /reset comes first")
+        async with self._lock:
+            if self._verdict is None:
+                self.stop_tools()
+                if self._calls:
+                    await asyncio.wait(self._calls)
+                if self._options.max_sessions == 1:  # else the agent has no processes, see ResourcesServer.exec
+                    await self._commands.kill_all()
+                self._verdict = asyncio.create_task(self._score(await read()))
+        # shielded: a caller that hangs up must not end what the next one will ask for
+        return await asyncio.shield(self._verdict)
+
+    async def _score(self, request: VerifyRequest) -> Verdict:
+        task = task_of(request.task)
+        async with _deadline(self._options.verify_timeout, "verify"), _failing_as("verify_failed", "verify"):
+            return verdict_of(await self.instance._finish(self.instance.verify, task, request.response))
+
+
+def task_of(row: dict[str, Any]) -> Task:
+    """
+    Raises:
+        Invalid: the row is no task.
+    """
+    try:
+        return Task.model_validate(row)
+    except ValidationError as error:
+        raise Invalid(f"the task is wrong: {faults(error)}", rollout_kind="invalid_task") from error
+
+
+def faults(error: ValidationError) -> str:
+    """What is wrong where, in one line."""
+    found = error.errors(include_url=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'body'}: {fault['msg']}" for fault in found)
+
+
+def verdict_of(found: Any) -> Verdict:
+    """The verdict that `verify` means.
+
+    Raises:
+        Internal: it is no finite number, nor a Verdict (`rollout_kind` is bad_verdict).
+    """
+    if isinstance(found, Verdict):
+        return found
+    try:
+        reward = float(found) if hasattr(type(found), "__float__") else math.nan
+    except (TypeError, ValueError, OverflowError):
+        reward = math.nan
+    if not math.isfinite(reward):
+        raise Internal(f"verify gave {found!r:.200}, which is no finite number", rollout_kind="bad_verdict")
+    return Verdict(reward=reward)
+
+
+@asynccontextmanager
+async def _deadline(seconds: float, name: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds) as deadline:
+            yield
+    except TimeoutError as error:
+        if not deadline.expired():
+            raise
+        raise TimedOut(f"{name} did not finish within {seconds:g} s", rollout_kind="timed_out") from error
+
+
+@asynccontextmanager
+async def _failing_as(kind: str, name: str) -> AsyncIterator[None]:
+    """Turn what the author's code raises into a problem that says what and where."""
+    try:
+        yield
+    except Problem:
+        raise
+    except Exception as error:
+        log.warning("%s raised", name, exc_info=True)
+        # a Verdict that was given a NaN is refused while it is made, inside verify
+        kind = "bad_verdict" if isinstance(error, ValidationError) and error.title == Verdict.__name__ else kind
+        lines = "".join(traceback.format_exception(error)).splitlines()[-LOG_LINES:]
+        raise Internal(
+            f"{name} raised {type(error).__name__}: {error}", rollout_kind=kind, log="\n".join(lines)
+        ) from error

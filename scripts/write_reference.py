@@ -1,0 +1,202 @@
+"""Write docs/reference from the code: command line, configuration, environment.yaml, REST API, results.
+
+`write_reference.py` rewrites what stands between the `generated` markers of each page; `--check` only says whether it
+would change anything (exit code 1). What stands outside the markers is written by hand.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "docs" / "reference"
+MARKERS = re.compile(r"(<!-- generated:start -->\n).*?(<!-- generated:end -->)", re.DOTALL)
+
+
+def cell(text: str) -> str:
+    """Text for a cell of a table: on one line, with bars escaped."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+# --- settings: fields, types, defaults, and the docstrings beneath them
+
+
+def documented(model: type[BaseModel]) -> Iterator[tuple[str, str, str, str]]:
+    """`(name, type, default, text)` of each field that `model` or a base of it declares, as written in the source."""
+    for owner in reversed(model.__mro__):
+        if owner is BaseModel or not issubclass(owner, BaseModel):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for node, below in zip(body.body, [*body.body[1:], None], strict=False):
+            if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+                continue
+            name = node.target.id
+            if name not in model.model_fields:
+                continue
+            text = ""
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                text = str(below.value.value)
+            default = "required" if model.model_fields[name].is_required() else default_of(model, name)
+            yield name, ast.unparse(node.annotation), default, text
+
+
+def default_of(model: type[BaseModel], name: str) -> str:
+    value = model.model_fields[name].get_default(call_default_factory=True)
+    if isinstance(value, BaseModel):
+        return "see below"
+    return "" if value is None else f"`{value}`"
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Every model that a field's type names."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from models_in(inner)
+
+
+def settings_tables(model: type[BaseModel], title: str, *, level: int = 2) -> list[str]:
+    """A table for `model`, and one for each model among its fields."""
+    summary = inspect.getdoc(model) or ""
+    lines = [f"{'#' * level} {title}", "", *summary.splitlines(), ""]
+    lines += ["| setting | type | default | meaning |", "|---|---|---|---|"]
+    inner: list[str] = []
+    for name, kind, default, text in documented(model):
+        lines.append(f"| `{name}` | `{cell(kind)}` | {cell(default)} | {cell(text)} |")
+        for found in models_in(model.model_fields[name].annotation):
+            if found.__module__.startswith("gymbox") and not inspect.isabstract(found):
+                inner += settings_tables(found, f"`{name}`", level=level + 1)
+    return [*lines, "", *inner]
+
+
+def component_tables(classes: list[type[BaseModel]]) -> list[str]:
+    lines: list[str] = []
+    for one in classes:
+        lines += settings_tables(one, f"`{one.__module__}.{one.__qualname__}`", level=3)
+    return lines
+
+
+# --- pages
+
+
+def environment_page() -> list[str]:
+    from gymbox.environment import Manifest
+
+    return settings_tables(Manifest, "`environment.yaml`")
+
+
+def configuration_page() -> list[str]:
+    from gymbox import config
+
+    return config.reference(settings_tables, component_tables)
+
+
+def cli_page() -> list[str]:
+    import click
+    from gymbox.cli import app
+    from typer.main import get_command
+
+    lines: list[str] = []
+
+    def describe(command: Any, words: list[str]) -> None:
+        context = click.Context(command, info_name=" ".join(words))
+        if hasattr(command, "list_commands"):
+            for name in command.list_commands(context):
+                describe(command.get_command(context, name), [*words, name])
+            return
+        usage = " ".join([*words, *command.collect_usage_pieces(context)])
+        lines.extend([f"## `{' '.join(words)}`", "", *inspect.cleandoc(command.help or "").splitlines(), ""])
+        lines.extend(["```", usage, "```", ""])
+        rows = [found for found in command.params if getattr(found, "help", None) or found.param_type_name == "option"]
+        if rows:
+            lines.extend(["| argument | default | meaning |", "|---|---|---|"])
+        for found in rows:
+            names = ", ".join(f"`{name}`" for name in [*found.opts, *found.secondary_opts])
+            default = "" if found.default in (None, False, ()) or callable(found.default) else f"`{found.default}`"
+            lines.append(f"| {names} | {cell(default)} | {cell(getattr(found, 'help', '') or '')} |")
+        lines.append("")
+
+    describe(get_command(app), ["gymbox"])
+    return lines
+
+
+def rest_page() -> list[str]:
+    from gymbox.controller import app
+
+    lines: list[str] = ["## Controller", "", "| route | what it does | answers |", "|---|---|---|"]
+    document = app.openapi()
+    for path, methods in document["paths"].items():
+        for method, found in methods.items():
+            codes = ", ".join(sorted(found.get("responses", {})))
+            text = found.get("description") or found.get("summary", "")
+            lines.append(f"| `{method.upper()} {path}` | {cell(text)} | {codes} |")
+    from gymbox_sandbox import wire
+
+    table = (wire.__doc__ or "").split("::", 1)[-1]
+    lines += [
+        "",
+        "## Sandbox, through the proxy",
+        "",
+        "```",
+        *textwrap.dedent(_indented(table)).splitlines(),
+        "```",
+        "",
+    ]
+    return lines
+
+
+def _indented(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if line.startswith("    "))
+
+
+def results_page() -> list[str]:
+    from gymbox.errors import RETRYABLE, ErrorKind, Stage
+    from gymbox.rollout import RolloutResult
+    from gymbox_sandbox.problems import KINDS
+
+    lines = settings_tables(RolloutResult, "A line of `rollouts.jsonl`")
+    lines += ["## Stages", "", ", ".join(f"`{stage.value}`" for stage in Stage), ""]
+    lines += ["## Kinds of errors", "", "| kind | a retry can help |", "|---|---|"]
+    lines += [f"| `{kind.value}` | {'yes' if kind in RETRYABLE else 'no'} |" for kind in ErrorKind]
+    lines += ["", "## Problems on the wire", "", "| kind | status |", "|---|---|"]
+    lines += [f"| `{kind}` | {problem.status} |" for kind, problem in KINDS.items()]
+    return [*lines, ""]
+
+
+PAGES = {
+    "cli.md": cli_page,
+    "configuration.md": configuration_page,
+    "environment.md": environment_page,
+    "rest.md": rest_page,
+    "results.md": results_page,
+}
+
+
+def main() -> int:
+    stale = []
+    for name, page in PAGES.items():
+        path = REFERENCE / name
+        before = path.read_text()
+        text = "\n".join(page()).rstrip() + "\n"
+        after = MARKERS.sub(lambda found, text=text: f"{found[1]}\n{text}\n{found[2]}", before)  # type: ignore[misc]
+        if after != before:
+            stale.append(name)
+            if "--check" not in sys.argv:
+                path.write_text(after)
+    for name in stale:
+        print(f"{name}: {'is stale; run scripts/write_reference.py' if '--check' in sys.argv else 'written'}")
+    return int(bool(stale) and "--check" in sys.argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Chat: models behind any Chat Completions endpoint (vLLM, SGLang, llama.cpp, …), converted both ways."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from gymbox_sandbox.responses import Response, ResponsesParams
+
+from gymbox.models import Call
+from gymbox.models.chat_format import chat_from_params, prefix_is_kept, response_from_chat, token_ids_of
+from gymbox.models.endpoint import Endpoint
+from gymbox.models.structured import check_structured
+
+
+class ChatModel(Endpoint):
+    """A model behind `POST {base_url}/chat/completions`.
+
+    Fields of the request that the Responses API does not name (`top_k`, `seed`, `chat_template_kwargs`, …) are sent as
+    they are. What a Chat request cannot say is refused by name before anything is sent.
+    """
+
+    reasoning_field: Literal["reasoning_content", "reasoning", "think"] | None = "reasoning_content"
+    """Where earlier reasoning goes back to the model: a field of the assistant's message, `<think>` tags before its
+    text, or (null) nowhere. In answers all of them are understood."""
+    token_ids: bool = False
+    """Ask for the sampled token ids and their log-probs (vLLM's `return_token_ids`) and keep them for training, on the
+    last output item of each answer. An answer without them, or with ids that conflict, is no usable answer; one whose
+    prompt does not begin with what was sampled before is marked `token_prefix_broken`: do not train across it."""
+
+    async def responses(self, params: ResponsesParams, call: Call) -> Response:
+        merged = ResponsesParams.model_validate({**self.params, **_given(params)})
+        body = chat_from_params(merged, reasoning_field=self.reasoning_field) | {"model": self.name}
+        if self.token_ids:
+            body |= {"logprobs": True, "return_token_ids": True}
+
+        def read(answer: Any) -> Response:
+            response = response_from_chat(answer, max_output_tokens=merged.max_output_tokens, token_ids=self.token_ids)
+            check_structured(merged, response)
+            return _with_prefix_mark(merged, response)
+
+        return await self.post(call.http, "/chat/completions", body, read)
+
+
+def _given(params: ResponsesParams) -> dict[str, Any]:
+    return {name: value for name, value in params.dump().items() if value is not None}
+
+
+def _with_prefix_mark(params: ResponsesParams, response: Response) -> Response:
+    last = response.output[-1]
+    found = token_ids_of(last)
+    if not found or prefix_is_kept(params.items, found["prompt_token_ids"]):
+        return response
+    marked = last.model_copy(update={"token_prefix_broken": True})
+    return response.model_copy(update={"output": [*response.output[:-1], marked]})

@@ -1,0 +1,97 @@
+"""OpenAI: models behind the Responses API, the format that gymbox speaks itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gymbox_sandbox.responses import Response, ResponsesParams
+from pydantic import ValidationError
+
+from gymbox.environment import explain
+from gymbox.errors import Invalid
+from gymbox.models import Call
+from gymbox.models.chat_format import TOKEN_FIELDS, object_arguments
+from gymbox.models.endpoint import Endpoint
+from gymbox.models.structured import check_structured
+
+_FINISHED = ("completed", "incomplete")
+
+
+class OpenAIModel(Endpoint):
+    """A model behind `POST {base_url}/responses`: OpenAI's own, or any server that answers like it.
+
+    Unset fields and nulls are not sent; earlier output goes back as it came, reasoning items with what follows them.
+    """
+
+    base_url: str = "https://api.openai.com/v1"
+    organization: str | None = None
+    project: str | None = None
+
+    async def responses(self, params: ResponsesParams, call: Call) -> Response:
+        body = request_body(params, self.params) | {"model": self.name}
+
+        def read(answer: Any) -> Response:
+            response = read_response(answer)
+            check_structured(params, response)
+            return response
+
+        return await self.post(call.http, "/responses", body, read)
+
+    def _headers(self) -> dict[str, str]:
+        named = {"OpenAI-Organization": self.organization, "OpenAI-Project": self.project}
+        return super()._headers() | {name: value for name, value in named.items() if value is not None}
+
+
+def request_body(params: ResponsesParams, defaults: dict[str, Any]) -> dict[str, Any]:
+    """The request for `params`; the whole answer is asked for at once.
+
+    Raises:
+        Invalid: it asks to be answered in the background.
+    """
+    if (params.model_extra or {}).get("background"):
+        raise Invalid("background: a rollout waits for its answers")
+    given = {name: value for name, value in params.dump().items() if value is not None}
+    body = defaults | given
+    body.pop("stream", None)
+    body.pop("stream_options", None)
+    if not body.get("tools"):
+        body = {name: value for name, value in body.items() if name not in ("tools", "tool_choice")}
+    if isinstance(params.input, list):
+        body["input"] = [_sent(item) for item in given.get("input", [])]
+    return body
+
+
+def _sent(item: dict[str, Any]) -> dict[str, Any]:
+    """An input item as servers accept it: no nulls, nothing that only training needs, arguments that parse."""
+    item = {name: value for name, value in item.items() if value is not None and name not in TOKEN_FIELDS}
+    if item.get("type") == "function_call":
+        item["arguments"] = object_arguments(item["arguments"])
+    if item.get("role") == "assistant" and isinstance(item.get("content"), list):
+        # some servers take an assistant message only in the whole form that they themselves put out
+        item.setdefault("status", "completed")
+        item["content"] = [_whole_part(part) for part in item["content"]]
+    return item
+
+
+def _whole_part(part: dict[str, Any]) -> dict[str, Any]:
+    part = {name: value for name, value in part.items() if value is not None}
+    return {"annotations": [], **part} if part.get("type") == "output_text" else part
+
+
+def read_response(answer: Any) -> Response:
+    """The Response in a decoded answer.
+
+    Raises:
+        Invalid: it is none, or it is not finished.
+    """
+    if not isinstance(answer, dict) or not isinstance(answer.get("output"), list):
+        raise Invalid(f"a Response has a list of output items, this is {answer!r:.200}")
+    try:
+        response = Response.model_validate({"status": "completed", **answer})
+    except ValidationError as error:
+        raise Invalid(f"it is no Response:\n{explain(error, [])}") from error
+    if response.status not in _FINISHED:
+        raise Invalid(f"its status is {response.status!r}: {(response.error or {}).get('message', 'no reason given')}")
+    if not response.output and response.status == "completed":
+        raise Invalid("it is completed and has no output")
+    return response

@@ -18,7 +18,7 @@ from gymbox.errors import ConfigError, nearest
 MANIFEST = "environment.yaml"
 ALWAYS_HIDDEN = ("verifier_metadata", "gold_replies")
 """Row fields that the agent's side never sees, in any environment."""
-NOT_IN_IMAGE = frozenset({"data", "tests", "README.md", "__pycache__", ".pytest_cache"})
+NOT_IN_IMAGE = frozenset({"data", "tests", "README.md", "generate.py", "__pycache__", ".pytest_cache"})
 
 
 class _Strict(BaseModel):

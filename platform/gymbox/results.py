@@ -1,0 +1,319 @@
+"""Results: the folder of one run, written so that what was acknowledged survives whatever happens next.
+
+rollouts.jsonl   one line a rollout, on disk before the rollout counts as done
+manifest.json    what went in (digests, settings without secrets, versions), when, how it ended
+metrics.json     the scores, written at the end
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import logging
+import os
+import platform
+import secrets
+from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gymbox.errors import ConfigError
+
+ROLLOUTS, MANIFEST, METRICS = "rollouts.jsonl", "manifest.json", "metrics.json"
+Status = Literal["running", "finished", "interrupted", "failed"]
+log = logging.getLogger(__name__)
+
+
+class WriteFailed(Exception):
+    """A result could not be put on disk; those acknowledged before are safe, and the run can be resumed."""
+
+
+class Score(BaseModel):
+    """Totals over some rollouts."""
+
+    rollouts: int = 0
+    scored: int = 0
+    """Rollouts with a reward; the others have an error."""
+    reward_sum: float = 0.0
+    errors: Counter[str] = Field(default_factory=Counter)
+    """How often each error kind occurred."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    seconds: float = 0.0
+    """Time spent in rollouts, added up; with concurrency, more than the clock showed."""
+
+    @property
+    def mean_reward(self) -> float | None:
+        """Mean over the scored rollouts; None if there is none."""
+        return self.reward_sum / self.scored if self.scored else None
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Count one line of `rollouts.jsonl`."""
+        self.rollouts += 1
+        if record["reward"] is not None:
+            self.scored += 1
+            self.reward_sum += record["reward"]
+        if record["error"]:
+            self.errors[record["error"]["kind"]] += 1
+        usage = record.get("usage") or {}
+        self.input_tokens += usage.get("input_tokens") or 0
+        self.output_tokens += usage.get("output_tokens") or 0
+        self.seconds += record["timings"].get("total") or 0
+
+    def metrics(self) -> dict[str, Any]:
+        """As `metrics.json` has it; names as NeMo Gym's where it has them."""
+        fields = self.model_dump(exclude={"reward_sum"})
+        return {"mean/reward": self.mean_reward, **fields}
+
+
+class Manifest(BaseModel):
+    """`manifest.json`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    run: str
+    """Random; the rollout ids begin with it."""
+    status: Status = "running"
+    starts: int = 1
+    """1, and one more for each resume."""
+    inputs: dict[str, Any]
+    """What the results depend on: digests of environments and datasets, settings of agent, model and plan. A resume
+    with other inputs is refused."""
+    settings: dict[str, Any]
+    """All settings of the last start, secrets replaced by stars."""
+    versions: dict[str, str]
+    planned: int
+    done: int = 0
+    scored: int = 0
+    started_at: datetime
+    ended_at: datetime | None = None
+
+
+class RunFolder:
+    """The folder of one run, held by one process at a time. `open` it, `add` records, `close` it."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.done: set[str] = set()
+        """Rollout ids that have their line."""
+        self.scores: dict[str, Score] = {}
+        """By environment."""
+        self.total = Score()
+        self._file = os.open(path / ROLLOUTS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._size = 0
+        self._waiting: deque[bytes] = deque()
+        self._failure: OSError | None = None
+        # one thread, so there is one writer; whatever has come in since the last fsync shares the next
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="gymbox-results")
+
+    @classmethod
+    def open(
+        cls, path: Path, *, inputs: dict[str, Any], settings: dict[str, Any], planned: int, resume: bool
+    ) -> RunFolder:
+        """A new run in `path`, or with `resume` the one that is there (a new one if there is none).
+
+        Raises:
+            ConfigError: it holds a run and `resume` is off; the inputs have changed (each change is named); another
+                process writes to it; a line other than a torn last one is damaged; it cannot be written.
+        """
+        inputs = json.loads(json.dumps(inputs))
+        try:
+            before = _manifest_in(path)
+            if before is None or not resume:
+                _refuse_to_overwrite(path)
+            else:
+                _refuse_changes(path, before.inputs, inputs)
+            path.mkdir(parents=True, exist_ok=True)
+            now, versions = datetime.now(UTC), _versions()
+            manifest = Manifest(
+                run=before.run if before else secrets.token_hex(4),
+                starts=before.starts + 1 if before else 1,
+                started_at=before.started_at if before else now,
+                inputs=inputs,
+                settings=settings,
+                versions=versions,
+                planned=planned,
+            )
+            folder = cls(path, manifest)
+        except OSError as error:
+            raise ConfigError(f"cannot write the run to {path}: {error.strerror}; set runner.output=DIR") from error
+        if before and before.versions != versions:
+            log.warning("resuming %s with other versions: %s", path, _changes(before.versions, versions))
+        try:
+            folder._take()
+        except BaseException:
+            folder._release()
+            raise
+        return folder
+
+    def _take(self) -> None:
+        """Lock the folder, read what is done, and write down that the run is on."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"another process is writing to {self.path}; set another runner.output=DIR") from None
+        self._read()
+        self._save()
+
+    def _read(self) -> None:
+        """Count every whole line; a torn last one is cut off, since its rollout was never acknowledged."""
+        path = self.path / ROLLOUTS
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    log.warning("%s ended in the middle of a line: cut off its last %d bytes", path, len(line))
+                    os.ftruncate(self._file, self._size)
+                    return
+                try:
+                    record = json.loads(line)
+                    if record["rollout_id"] in self.done:
+                        raise ValueError(f"rollout {record['rollout_id']} stands there twice")
+                    self._count(record)
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    raise ConfigError(
+                        f"{path}:{number} is damaged ({type(error).__name__}: {error}); mend or remove it, then resume"
+                    ) from error
+                self._size += len(line)
+
+    async def add(self, record: dict[str, Any]) -> None:
+        """Append the line of one rollout; when this returns it is on disk.
+
+        Raises:
+            WriteFailed: it could not be written, or a line before it; no part of it is in the file.
+        """
+        # ASCII: also a reader that takes U+2028 for a line end reads it right
+        self._waiting.append(json.dumps(record, allow_nan=False).encode() + b"\n")
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._writer, self._flush)
+        except OSError as error:
+            raise WriteFailed(
+                f"cannot write to {self.path / ROLLOUTS}: {error.strerror}. {len(self.done)} results are safe; "
+                f"mend that, then go on with runner.output={self.path} runner.resume=true"
+            ) from error
+        self._count(record)
+
+    def _count(self, record: dict[str, Any]) -> None:
+        self.scores.setdefault(record["environment"], Score()).add(record)
+        self.total.add(record)
+        self.done.add(record["rollout_id"])
+
+    def _flush(self) -> None:
+        """In the writer's thread: put all waiting lines on disk."""
+        if self._failure is not None:
+            raise self._failure
+        lines = b"".join(self._waiting.popleft() for _ in range(len(self._waiting)))
+        if not lines:
+            return
+        try:
+            rest = memoryview(lines)
+            while rest:
+                rest = rest[os.pwrite(self._file, rest, self._size + len(lines) - len(rest)) :]
+            os.fsync(self._file)
+        except OSError as error:
+            self._failure = error
+            os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(lines)
+
+    async def close(self, status: Status) -> None:
+        """Write manifest and metrics and let go of the folder."""
+        await asyncio.to_thread(self._finish, status)
+
+    def _finish(self, status: Status) -> None:
+        self._writer.shutdown()
+        self.manifest.status, self.manifest.ended_at = status, datetime.now(UTC)
+        by_environment = {name: score.metrics() for name, score in sorted(self.scores.items())}
+        try:
+            self._save()
+            _write(self.path / METRICS, {"total": self.total.metrics(), "environments": by_environment})
+        except OSError as error:
+            log.warning("could not write manifest and metrics of %s: %s", self.path, error.strerror)
+        self._release()
+
+    def _save(self) -> None:
+        self.manifest.done, self.manifest.scored = self.total.rollouts, self.total.scored
+        _write(self.path / MANIFEST, self.manifest.model_dump(mode="json"))
+
+    def _release(self) -> None:
+        self._writer.shutdown()
+        os.close(self._file)
+
+
+def _manifest_in(path: Path) -> Manifest | None:
+    try:
+        return Manifest.model_validate_json((path / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise ConfigError(f"{path / MANIFEST} is damaged or of another version of gymbox: {error}") from error
+
+
+def _refuse_to_overwrite(path: Path) -> None:
+    if (path / MANIFEST).exists():
+        raise ConfigError(
+            f"{path} holds a run already: runner.resume=true goes on with it, runner.output=DIR writes elsewhere"
+        )
+    if path.exists() and any(entry.name != ROLLOUTS or entry.stat().st_size for entry in path.iterdir()):
+        raise ConfigError(f"{path} is not empty and holds no run; set runner.output=DIR to a new folder")
+
+
+def _refuse_changes(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    if before != now:
+        raise ConfigError(
+            f"cannot go on with the run in {path}, because its inputs have changed:\n{_changes(before, now)}\n"
+            "put them back, or start a new run with another runner.output=DIR"
+        )
+
+
+def _changes(before: dict[str, Any], now: dict[str, Any]) -> str:
+    old, new = _flat(before), _flat(now)
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return "\n".join(f"  {name}: was {old.get(name)!r:.80}, is {new.get(name)!r:.80}" for name in names)
+
+
+def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, inner in value.items():
+        if isinstance(inner, dict):
+            flat |= _flat(inner, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = inner
+    return flat
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    """Replace `path` by `content` as JSON, whole or not at all."""
+    new = path.with_suffix(".new")
+    try:
+        with new.open("w") as file:
+            file.write(json.dumps(content, indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        _sync(path.parent)
+    except OSError:
+        with suppress(OSError):
+            new.unlink()
+        raise
+
+
+def _sync(folder: Path) -> None:
+    # a new name is only sure to survive a crash once its folder is on disk
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _versions() -> dict[str, str]:
+    packages = ("gymbox", "pydantic", "aiohttp")
+    return {"python": platform.python_version(), **{package: version(package) for package in packages}}

@@ -1,0 +1,284 @@
+"""Runner: many rollouts at once, each result on disk as it ends, to be stopped and resumed at will."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gymbox.agents import Agent
+from gymbox.dataset import Dataset, Row, open_datasets
+from gymbox.environment import Environment
+from gymbox.http import HttpClient
+from gymbox.models import Model
+from gymbox.results import RunFolder, Score, Status
+from gymbox.rollout import RolloutController, RolloutResult, run_rollout
+
+RETRY_PAUSE = 1.0
+"""Seconds before the second attempt; doubled for each further one, at most 30."""
+log = logging.getLogger(__name__)
+
+
+class RunnerSettings(BaseModel):
+    """How a run goes about its rollouts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    output: Path | None = None
+    """Folder for the results, new or empty. Default: `runs/<time>-<environments>`."""
+    limit: int | None = Field(None, ge=1)
+    """Tasks of each environment; default all."""
+    repeats: int = Field(1, ge=1, le=100_000)
+    """Rollouts of each task."""
+    concurrency: int = Field(8, ge=1, le=65_536)
+    """Rollouts under way at once."""
+    order: Literal["dataset", "shuffled"] = "dataset"
+    """`shuffled` draws the tasks in an order that `seed` fixes, so `limit` becomes a sample."""
+    seed: int = 0
+    attempts: int = Field(1, ge=1, le=10)
+    """How often a rollout may be tried in all when it ends in an error that a retry can help; each failed attempt is
+    recorded. More than one gives slow rollouts a second chance too: mind it when you compare scores."""
+    resume: bool = False
+    """Go on with the run in `output`: what has its line there is not done again."""
+    grace: float = Field(30, ge=0)
+    """Seconds that running rollouts get to end after Ctrl-C; then they are dropped, for a resume to do again."""
+
+    def inputs(self) -> dict[str, Any]:
+        """The part on which the results depend."""
+        return self.model_dump(include={"limit", "repeats", "order", "seed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One rollout to do: which task of which environment, and which of its repeats."""
+
+    environment: Environment
+    row: Row
+    repeat: int
+
+    def id(self, run: str) -> str:
+        """The same in every start of the run `run`, and fit for a sandbox's name."""
+        name = self.environment.name
+        if len(name) > 60:
+            name = f"{name[:50]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        return f"{run}-{name}-{self.row.index}-{self.repeat}"
+
+
+class Plan:
+    """What a run consists of: every row checked, each read again only when its turn comes."""
+
+    def __init__(self, environments: Sequence[Environment], settings: RunnerSettings) -> None:
+        """
+        Raises:
+            ConfigError: faulty rows, all of them, or a dataset that cannot be read.
+        """
+        self.settings = settings
+        self.environments = environments
+        self._datasets: list[Dataset] = open_datasets(environments)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for dataset in self._datasets:
+            dataset.close()
+
+    def __len__(self) -> int:
+        return sum(self._tasks(dataset) for dataset in self._datasets) * self.settings.repeats
+
+    def __iter__(self) -> Iterator[Slot]:
+        """Environments take turns, so that what is wrong with one of them shows early."""
+        turns = [self._of(*pair) for pair in zip(self.environments, self._datasets, strict=True)]
+        while turns:
+            for turn in list(turns):
+                slot = next(turn, None)
+                if slot is None:
+                    turns.remove(turn)
+                else:
+                    yield slot
+
+    def inputs(self) -> dict[str, Any]:
+        """Digests and settings on which the results depend; see `Manifest.inputs`."""
+        return {
+            "runner": self.settings.inputs(),
+            "environments": {
+                environment.name: {"digest": environment.digest, "dataset": dataset.sha256, "rows": len(dataset)}
+                for environment, dataset in zip(self.environments, self._datasets, strict=True)
+            },
+        }
+
+    def _of(self, environment: Environment, dataset: Dataset) -> Iterator[Slot]:
+        for index in self._order(environment, dataset):
+            row = dataset[index]
+            for repeat in range(self.settings.repeats):
+                yield Slot(environment, row, repeat)
+
+    def _order(self, environment: Environment, dataset: Dataset) -> Sequence[int]:
+        if self.settings.order == "dataset":
+            return range(self._tasks(dataset))
+        chance = random.Random(f"{self.settings.seed}/{environment.name}")
+        return chance.sample(range(len(dataset)), self._tasks(dataset))
+
+    def _tasks(self, dataset: Dataset) -> int:
+        return min(len(dataset), self.settings.limit or len(dataset))
+
+
+class Watcher(Protocol):
+    """Told what happens, for display."""
+
+    def started(self, slot: Slot) -> None: ...
+
+    def ended(self, slot: Slot, result: RolloutResult | None) -> None:
+        """`result` is None if it was cancelled; else it is on disk."""
+
+
+class Summary(BaseModel):
+    """How a run ended."""
+
+    run: str
+    folder: Path
+    status: Status
+    planned: int
+    done: int
+    total: Score
+    environments: dict[str, Score]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every planned rollout has a reward."""
+        return self.total.scored == self.planned
+
+
+async def run(
+    plan: Plan,
+    agent: Agent,
+    model: Model,
+    controller: RolloutController,
+    http: HttpClient,
+    folder: RunFolder,
+    *,
+    watcher: Watcher | None = None,
+    stop: asyncio.Event | None = None,
+) -> Summary:
+    """Do what `folder` has no line for yet, then close it.
+
+    One failed rollout never ends the others. Once `stop` is set no new one starts, and those under way get
+    `settings.grace` seconds; cancelling this call drops them at once. What was dropped has no line.
+
+    Raises:
+        WriteFailed: a result could not be written; everything under way was dropped.
+    """
+    run = _Run(plan, agent, model, controller, http, folder, watcher, stop or asyncio.Event())
+    status: Status = "failed"
+    try:
+        await run.work()
+        status = "finished" if len(folder.done) == len(plan) else "interrupted"
+    except asyncio.CancelledError:
+        status = "interrupted"
+        raise
+    finally:
+        await folder.close(status)
+    return Summary(
+        run=folder.manifest.run,
+        folder=folder.path,
+        status=status,
+        planned=len(plan),
+        done=len(folder.done),
+        total=folder.total,
+        environments=folder.scores,
+    )
+
+
+@dataclass
+class _Run:
+    plan: Plan
+    agent: Agent
+    model: Model
+    controller: RolloutController
+    http: HttpClient
+    folder: RunFolder
+    watcher: Watcher | None
+    stop: asyncio.Event
+
+    async def work(self) -> None:
+        """A crew of workers shares the slots that are left; memory does not grow with their number."""
+        slots = (slot for slot in self.plan if slot.id(self.folder.manifest.run) not in self.folder.done)
+        size = min(self.plan.settings.concurrency, len(self.plan) - len(self.folder.done))
+        crew = [asyncio.create_task(self._worker(slots)) for _ in range(size)]
+        everyone = asyncio.gather(*crew)
+        stopped = asyncio.create_task(self.stop.wait())
+        ends: set[asyncio.Future[Any]] = {everyone, stopped}
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if not everyone.done():
+                log.warning("stopping: rollouts under way have %g s to end", self.plan.settings.grace)
+                await asyncio.wait({everyone}, timeout=self.plan.settings.grace)
+            if everyone.done():
+                everyone.result()
+        finally:
+            for task in (*crew, stopped):
+                task.cancel()
+            await asyncio.gather(*crew, stopped, everyone, return_exceptions=True)
+
+    async def _worker(self, slots: Iterator[Slot]) -> None:
+        for slot in slots:
+            if self.stop.is_set():
+                return
+            if self.watcher:
+                self.watcher.started(slot)
+            result: RolloutResult | None = None
+            try:
+                finished, failed = await self._attempts(slot)
+                await self.folder.add(self._record(slot, finished, failed))
+                result = finished
+            finally:
+                if self.watcher:
+                    self.watcher.ended(slot, result)
+
+    async def _attempts(self, slot: Slot) -> tuple[RolloutResult, list[RolloutResult]]:
+        """The last attempt, and the failed ones before it."""
+        failed: list[RolloutResult] = []
+        while True:
+            result = await self._attempt(slot, len(failed) + 1)
+            last = len(failed) + 1 == self.plan.settings.attempts or self.stop.is_set()
+            if last or result.error is None or not result.error.retryable:
+                return result, failed
+            log.info("rollout %s: trying again after %s", result.rollout_id, result.error.kind)
+            failed.append(result)
+            await asyncio.sleep(min(30, RETRY_PAUSE * 2 ** (len(failed) - 1)) * random.uniform(0.75, 1.25))
+
+    async def _attempt(self, slot: Slot, attempt: int) -> RolloutResult:
+        manifest = self.folder.manifest
+        id = slot.id(manifest.run)
+        # a sandbox of an earlier attempt may still be there, and the same id would mean the same, used sandbox
+        sandbox = id if (manifest.starts, attempt) == (1, 1) else f"{id}.{manifest.starts}.{attempt}"
+        result = await run_rollout(
+            slot.row.fields, slot.environment, self.agent, self.model, self.controller, self.http, sandbox
+        )
+        return result.model_copy(update={"rollout_id": id})
+
+    def _record(self, slot: Slot, result: RolloutResult, failed: list[RolloutResult]) -> dict[str, Any]:
+        """The line in `rollouts.jsonl`: the row as it was, NeMo Gym's keys, and what came of it.
+
+        Fields of the row that have the name of one of ours are overwritten.
+        """
+        response = result.response.dump() if result.response else None
+        return {
+            **slot.row.fields,
+            "_ng_task_index": slot.row.index,
+            "_ng_rollout_index": slot.repeat,
+            "agent_ref": slot.row.fields.get("agent_ref")
+            or {"type": "responses_api_agents", "name": type(self.agent).__name__},
+            **result.model_dump(mode="json", exclude={"response"}),
+            "response": response,
+            "usage": response and response.get("usage"),
+            "attempts": len(failed) + 1,
+            "failed_attempts": [attempt.model_dump(mode="json", include={"error", "timings"}) for attempt in failed],
+        }

@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gymbox.environment import Environment
+from gymbox.errors import ConfigError
+from gymbox.http import HttpClient
+from gymbox.results import RunFolder, WriteFailed
+from gymbox.rollout import RolloutResult
+from gymbox.runner import Plan, RunnerSettings, Slot, Summary, run
+
+from .conftest import CountingAgent, MemoryController, SilentModel, row
+
+Make = Callable[..., Environment]
+
+
+class Bench:
+    """Starts runs in one folder, with one controller."""
+
+    def __init__(self, output: Path) -> None:
+        self.output = output
+        self.controller = MemoryController()
+        self.agent = CountingAgent()
+        self.seen: list[tuple[str, int, RolloutResult | None]] = []
+
+    def started(self, slot: Slot) -> None:
+        self.seen.append(("started", slot.row.index, None))
+
+    def ended(self, slot: Slot, result: RolloutResult | None) -> None:
+        self.seen.append(("ended", slot.row.index, result))
+
+    async def run(self, *environments: Environment, stop: asyncio.Event | None = None, **settings: Any) -> Summary:
+        chosen = RunnerSettings(**settings)
+        async with HttpClient() as http:
+            with Plan(environments, chosen) as plan:
+                folder = RunFolder.open(
+                    self.output, inputs=plan.inputs(), settings={}, planned=len(plan), resume=chosen.resume
+                )
+                return await run(
+                    plan, self.agent, SilentModel(), self.controller, http, folder, watcher=self, stop=stop
+                )
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.output / "rollouts.jsonl").read_bytes().split(b"\n")[:-1]]
+
+    def read(self, name: str) -> Any:
+        return json.loads((self.output / name).read_text())
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "run")
+
+
+async def test_every_task_gets_its_line_with_its_reward(bench: Bench, environment: Make) -> None:
+    summary = await bench.run(environment(row(id="a"), row(id="b", initial_count=5)))
+
+    assert summary.complete and summary.status == "finished"
+    assert {(line["task_id"], line["reward"], line["error"]) for line in bench.lines()} == {
+        ("a", 1.0, None),
+        ("b", 0.0, None),
+    }
+    assert summary.total.mean_reward == 0.5
+
+
+async def test_a_line_has_the_row_and_nemo_gyms_keys(bench: Bench, environment: Make) -> None:
+    await bench.run(environment(row(id="a", agent_ref={"name": "mine"}), row(note="kept", reward="overwritten")))
+
+    first, second = sorted(bench.lines(), key=lambda line: line["_ng_task_index"])
+    assert first["agent_ref"] == {"name": "mine"}
+    assert second["agent_ref"] == {"type": "responses_api_agents", "name": "CountingAgent"}
+    assert (second["_ng_task_index"], second["_ng_rollout_index"], second["note"], second["reward"]) == (
+        1,
+        0,
+        "kept",
+        1.0,
+    )
+    assert second["responses_create_params"] == {"input": "add 1"}
+    assert second["verifier_metadata"] == {"expected_count": 2}
+    assert second["response"]["output"][0]["content"] == "done\u2028\U0001f600"
+    assert second["usage"] == {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
+    assert second["attempts"] == 1 and second["failed_attempts"] == []
+
+
+async def test_a_line_survives_readers_that_split_on_unicode_line_ends(bench: Bench, environment: Make) -> None:
+    await bench.run(environment(row()))
+
+    assert len((bench.output / "rollouts.jsonl").read_text().splitlines()) == 1
+
+
+async def test_repeats_are_rollouts_of_their_own(bench: Bench, environment: Make) -> None:
+    summary = await bench.run(environment(row(id="a"), row(id="b")), repeats=3)
+
+    assert summary.done == 6
+    assert sorted((line["task_id"], line["_ng_rollout_index"]) for line in bench.lines()) == [
+        (task, repeat) for task in "ab" for repeat in range(3)
+    ]
+    assert len({line["rollout_id"] for line in bench.lines()}) == 6
+
+
+async def test_the_limit_is_for_each_environment_and_environments_take_turns(bench: Bench, environment: Make) -> None:
+    first, second = environment(*[row()] * 5, name="first"), environment(*[row()] * 5, name="second")
+
+    summary = await bench.run(first, second, limit=2, concurrency=1)
+
+    assert [line["environment"] for line in bench.lines()] == ["first", "second", "first", "second"]
+    assert {name: score.rollouts for name, score in summary.environments.items()} == {"first": 2, "second": 2}
+
+
+async def test_never_more_than_concurrency_at_once(bench: Bench, environment: Make) -> None:
+    await bench.run(environment(*[row()] * 20), concurrency=3)
+
+    assert bench.controller.most == 3
+    assert not bench.controller.live
+
+
+async def test_shuffled_is_fixed_by_the_seed_and_complete(environment: Make) -> None:
+    counter = environment(*[row(id=str(index)) for index in range(20)])
+
+    def order(seed: int, limit: int | None = None) -> list[str]:
+        with Plan([counter], RunnerSettings(order="shuffled", seed=seed, limit=limit)) as plan:
+            return [slot.row.id for slot in plan]
+
+    assert order(1) == order(1) != order(2)
+    assert sorted(order(1), key=int) == [str(index) for index in range(20)]
+    assert len(set(order(1, limit=4))) == 4
+
+
+async def test_a_failed_rollout_has_no_reward_and_ends_no_other(bench: Bench, environment: Make) -> None:
+    summary = await bench.run(environment(row(crash="boom"), row(), row()), concurrency=1)
+
+    failed, *others = bench.lines()
+    assert failed["reward"] is None
+    assert failed["error"]["stage"] == "agent" and failed["error"]["kind"] == "agent_failed"
+    assert [line["reward"] for line in others] == [1.0, 1.0]
+    assert summary.total.errors == {"agent_failed": 1} and summary.total.mean_reward == 1.0
+    assert summary.status == "finished" and not summary.complete
+
+
+async def test_a_retryable_failure_is_tried_again_and_recorded(
+    bench: Bench, environment: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gymbox.runner.RETRY_PAUSE", 0.001)
+    bench.controller.refusals = 2
+
+    await bench.run(environment(row()), attempts=3)
+
+    [line] = bench.lines()
+    assert line["reward"] == 1.0 and line["attempts"] == 3
+    assert [attempt["error"]["kind"] for attempt in line["failed_attempts"]] == ["at_capacity"] * 2
+    assert bench.controller.made == [line["rollout_id"], f"{line['rollout_id']}.1.2", f"{line['rollout_id']}.1.3"]
+
+
+async def test_attempts_are_bounded_and_others_errors_are_not_tried_again(
+    bench: Bench, environment: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gymbox.runner.RETRY_PAUSE", 0.001)
+    bench.controller.refusals = 2
+
+    await bench.run(environment(row(), row(crash="boom")), attempts=2, concurrency=1)
+
+    refused, crashed = bench.lines()
+    assert refused["error"]["kind"] == "at_capacity" and refused["attempts"] == 2
+    assert crashed["error"]["kind"] == "agent_failed" and crashed["attempts"] == 1
+
+
+async def test_the_watcher_hears_of_each_start_and_end(bench: Bench, environment: Make) -> None:
+    await bench.run(environment(row()))
+
+    (first, _, nothing), (second, _, result) = bench.seen
+    assert (first, second, nothing) == ("started", "ended", None)
+    assert result is not None and result.reward == 1.0
+
+
+async def test_manifest_and_metrics_say_what_went_in_and_what_came_out(bench: Bench, environment: Make) -> None:
+    counter = environment(row(), row(crash="boom"))
+    await bench.run(counter)
+
+    manifest, metrics = bench.read("manifest.json"), bench.read("metrics.json")
+    assert manifest["inputs"]["environments"]["counter"]["digest"] == counter.digest
+    assert manifest["inputs"]["environments"]["counter"]["rows"] == 2
+    assert (manifest["status"], manifest["planned"], manifest["done"], manifest["scored"]) == ("finished", 2, 2, 1)
+    assert manifest["started_at"] < manifest["ended_at"]
+    assert metrics["total"]["mean/reward"] == 1.0 and metrics["total"]["errors"] == {"agent_failed": 1}
+    assert metrics["environments"]["counter"]["output_tokens"] == 2
+
+
+async def test_stop_lets_running_rollouts_end_and_starts_no_more(bench: Bench, environment: Make) -> None:
+    reached, gate, stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    bench.agent = CountingAgent(gates={"here": (reached, gate)})
+    going = asyncio.create_task(bench.run(environment(row(gate="here"), row(), row()), concurrency=1, stop=stop))
+    await reached.wait()
+
+    stop.set()
+    gate.set()
+    summary = await going
+
+    assert summary.status == "interrupted" and summary.done == 1
+    assert len(bench.lines()) == 1 and bench.read("manifest.json")["status"] == "interrupted"
+
+
+async def test_what_does_not_end_within_the_grace_is_dropped_without_a_line(bench: Bench, environment: Make) -> None:
+    reached, stop = asyncio.Event(), asyncio.Event()
+    bench.agent = CountingAgent(gates={"here": (reached, asyncio.Event())})
+    going = asyncio.create_task(bench.run(environment(row(gate="here")), stop=stop, grace=0.01))
+    await reached.wait()
+
+    stop.set()
+    summary = await going
+
+    assert summary.done == 0 and bench.lines() == []
+    assert not bench.controller.live
+    assert bench.seen[-1] == ("ended", 0, None)
+
+
+async def test_cancelling_drops_everything_at_once_and_leaves_a_run_to_resume(bench: Bench, environment: Make) -> None:
+    reached = asyncio.Event()
+    bench.agent = CountingAgent(gates={"here": (reached, asyncio.Event())})
+    counter = environment(row(), row(gate="here"), row())
+    going = asyncio.create_task(bench.run(counter, concurrency=1))
+    await reached.wait()
+
+    going.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await going
+    assert not bench.controller.live and bench.read("manifest.json")["status"] == "interrupted"
+
+    open_gate = asyncio.Event()
+    open_gate.set()
+    bench.agent = CountingAgent(gates={"here": (reached, open_gate)})
+    summary = await bench.run(counter, resume=True)
+    assert summary.complete and sorted(line["_ng_task_index"] for line in bench.lines()) == [0, 1, 2]
+
+
+async def test_resume_does_only_what_is_missing_under_the_same_ids(bench: Bench, environment: Make) -> None:
+    counter = environment(row(), row(), row())
+    await bench.run(counter, repeats=2)
+    path = bench.output / "rollouts.jsonl"
+    kept = path.read_bytes().split(b"\n")
+    lost = json.loads(kept[3])["rollout_id"]
+    path.write_bytes(b"\n".join(kept[:3] + kept[4:]))
+    bench.controller.made.clear()
+
+    summary = await bench.run(counter, repeats=2, resume=True)
+
+    assert bench.controller.made == [f"{lost}.2.1"]
+    assert summary.complete and summary.total.rollouts == 6
+    assert path.read_bytes().split(b"\n")[:5] == kept[:3] + kept[4:6]
+    assert json.loads(path.read_bytes().split(b"\n")[5])["rollout_id"] == lost
+
+
+async def test_a_finished_run_resumes_to_nothing(bench: Bench, environment: Make) -> None:
+    counter = environment(row())
+    await bench.run(counter)
+    before = bench.lines()
+
+    assert (await bench.run(counter, resume=True)).complete
+    assert bench.lines() == before
+
+
+async def test_resume_refuses_changed_inputs_and_says_which(bench: Bench, environment: Make) -> None:
+    await bench.run(environment(row(), row()))
+    changed = environment(row(), row(initial_count=9))
+
+    with pytest.raises(ConfigError) as caught:
+        await bench.run(changed, resume=True, limit=1)
+
+    text = str(caught.value)
+    assert "runner.limit: was None, is 1" in text
+    assert "environments.counter.dataset: was " in text and "digest" not in text
+
+
+async def test_a_disk_that_fills_up_stops_the_run_and_loses_nothing_acknowledged(
+    bench: Bench, environment: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+
+    write, room = os.pwrite, [2500]
+
+    def pwrite(file: int, data: bytes, offset: int) -> int:
+        if not room[0]:
+            raise OSError(28, "No space left on device")
+        written = write(file, data[: room[0]], offset)
+        room[0] -= written
+        return written
+
+    counter = environment(*[row() for _ in range(50)])
+    with monkeypatch.context() as patch:
+        patch.setattr("gymbox.results.os.pwrite", pwrite)
+        with pytest.raises(WriteFailed, match=r"No space left on device. (\d+) results are safe"):
+            await bench.run(counter, concurrency=4)
+
+    acknowledged = [result for _, _, result in bench.seen if result is not None]
+    assert 0 < len(bench.lines()) < 50
+    assert {line["rollout_id"] for line in bench.lines()} >= {result.rollout_id for result in acknowledged}
+    assert bench.read("manifest.json")["status"] == "failed" and not bench.controller.live
+    assert (await bench.run(counter, resume=True)).complete
+
+
+async def test_a_very_long_environment_name_still_makes_a_sandbox_name(bench: Bench, environment: Make) -> None:
+    await bench.run(environment(row(), name="x" * 100))
+
+    assert len(bench.controller.made[0]) < 90

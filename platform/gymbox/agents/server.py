@@ -1,0 +1,134 @@
+"""Agent server: an agent's face over HTTP, for trainers and clients that drive rollouts from elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import FastAPI, Request
+from gymbox_sandbox.responses import Response as AgentResponse
+from gymbox_sandbox.responses import ResponsesParams
+from gymbox_sandbox.tasks import Task
+from gymbox_sandbox.wire import ROLLOUT_HEADER
+from pydantic import ValidationError
+from starlette.responses import JSONResponse, Response
+
+from gymbox.agents import Agent
+from gymbox.environment import Catalog, Environment, explain
+from gymbox.errors import ConfigError, Invalid, NotFound
+from gymbox.http import HttpClient
+from gymbox.models import BoundModel, Model
+from gymbox.models.server import event_stream, json_object, until_hang_up, whole_response
+from gymbox.models.streams import responses_events
+from gymbox.rollout import RolloutController, RolloutResult, run_rollout
+from gymbox.serving import new_app
+
+
+class AgentServer:
+    """Serves an agent with its model: `/run`, `/v1/responses`, `/healthz`.
+
+    `POST /run` takes a row and answers with the row, `response`, `reward` and what else a rollout's record has; a
+    rollout that failed has `reward: null` and an `error`. `POST /v1/responses` lets the agent answer Responses params
+    with the tools of a fresh sandbox, and does not score. Both take `?environment=NAME`, which may be left out where
+    the server has a default. A caller that hangs up cancels its rollout, and the sandbox is deleted.
+
+    Subclass it to serve another face: override `run` or `responses`, or add routes in `setup_webserver`.
+
+    Args:
+        environment: name of the default environment.
+        http: the client that the model's calls go through; the caller's, and closed by the caller.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        model: Model,
+        controller: RolloutController,
+        catalog: Catalog,
+        http: HttpClient,
+        *,
+        environment: str | None = None,
+    ) -> None:
+        self.agent = agent
+        self.model = model
+        self.controller = controller
+        self.catalog = catalog
+        self.http = http
+        self.environment = environment
+
+    async def run(self, row: dict[str, Any], environment: Environment, rollout: str) -> RolloutResult:
+        """Take one row all the way; see `run_rollout`."""
+        return await run_rollout(row, environment, self.agent, self.model, self.controller, self.http, rollout)
+
+    async def responses(self, params: ResponsesParams, environment: Environment, rollout: str) -> AgentResponse:
+        """The agent's answer to params, with the tools of a sandbox that lives as long as the call.
+
+        Raises:
+            Problem: the sandbox did not start, or the model gave no usable answer.
+        """
+        row = {"id": rollout, "responses_create_params": params.dump()}
+        async with self.controller.sandbox(environment, id=rollout) as sandbox:
+            await sandbox.reset(row)
+            bound = BoundModel(self.model, self.http, rollout=rollout)
+            return await self.agent.run(Task.model_validate(row), bound, sandbox.tools)
+
+    def setup_webserver(self) -> FastAPI:
+        """The app. Its lifespan opens and closes the model."""
+
+        @contextlib.asynccontextmanager
+        async def opened(_: FastAPI) -> AsyncIterator[None]:
+            await self.model.open()
+            try:
+                yield
+            finally:
+                await self.model.close()
+
+        app = new_app(f"gymbox agent {type(self.agent).__name__}")
+        app.router.lifespan_context = opened
+        app.add_api_route("/healthz", self._healthz, methods=["GET"])
+        app.add_api_route("/run", self._run, methods=["POST"], response_model=None)
+        app.add_api_route("/v1/responses", self._responses, methods=["POST"], response_model=None)
+        return app
+
+    async def _healthz(self) -> dict[str, str]:
+        return {"status": "ok", "agent": type(self.agent).__name__, "model": self.model.name}
+
+    async def _run(self, request: Request) -> Response:
+        row = await json_object(request)
+        try:
+            Task.model_validate(row)
+        except ValidationError as error:
+            raise Invalid(f"the row is wrong:\n{explain(error, [])}") from error
+        work = self.run(row, self._environment(request), _rollout(request))
+        result = await until_hang_up(request, work)
+        return JSONResponse({**row, **result.model_dump(mode="json", exclude={"response"}), **_response(result)})
+
+    async def _responses(self, request: Request) -> Response:
+        body = await json_object(request)
+        try:
+            params = ResponsesParams.model_validate(body)
+        except ValidationError as error:
+            raise Invalid(f"the request is wrong:\n{explain(error, [])}") from error
+        work = self.responses(params, self._environment(request), _rollout(request))
+        answer = whole_response(await until_hang_up(request, work), params)
+        return event_stream(responses_events(answer)) if params.stream else JSONResponse(answer)
+
+    def _environment(self, request: Request) -> Environment:
+        name = request.query_params.get("environment", self.environment)
+        if name is None:
+            raise Invalid("say which environment: ?environment=NAME")
+        try:
+            return self.catalog[name]
+        except ConfigError as error:
+            raise NotFound(str(error)) from error
+
+
+def _rollout(request: Request) -> str:
+    """The caller's id, so that a retry is the same request, or a fresh one."""
+    return request.headers.get(ROLLOUT_HEADER) or f"run-{uuid.uuid4().hex}"
+
+
+def _response(result: RolloutResult) -> dict[str, Any]:
+    return {"response": None if result.response is None else result.response.dump()}

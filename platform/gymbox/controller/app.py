@@ -1,0 +1,128 @@
+"""App: the controller's REST API. Translates HTTP, decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Response
+from gymbox_sandbox import __version__
+from gymbox_sandbox.wire import CreateSandbox, RenewSandbox, SandboxView
+
+from gymbox.controller.metrics import CONTENT_TYPE
+from gymbox.controller.sandboxes import Sandboxes
+from gymbox.environment import Catalog, Manifest
+from gymbox.errors import ConfigError, NotFound, Unavailable
+from gymbox.serving import new_app
+
+LONGEST_WAIT = 60.0
+"""Seconds that a client may wait in one request for a sandbox to end."""
+
+
+def controller_app(sandboxes: Sandboxes, catalog: Catalog) -> FastAPI:
+    """The API over `sandboxes`. Every path but /healthz, /readyz and /docs needs the admin token: see `Guard`."""
+    app = new_app(
+        "gymbox controller",
+        version=__version__,
+        description="Creates, shows, renews and deletes sandboxes. Tools and verify are called through the proxy.",
+    )
+    _add_sandboxes(app, sandboxes)
+    _add_environments(app, catalog)
+
+    @app.get("/healthz", tags=["controller"])
+    async def healthz() -> dict[str, str]:
+        """The process lives."""
+        return {"status": "ok", "version": __version__}
+
+    @app.get("/readyz", tags=["controller"])
+    async def readyz() -> dict[str, str]:
+        """It takes new sandboxes (503 while it shuts down)."""
+        if sandboxes.draining:
+            raise Unavailable("this controller is shutting down")
+        return {"status": "ok"}
+
+    @app.get("/metrics", tags=["controller"], response_class=Response)
+    async def metrics() -> Response:
+        """Counts and timings for Prometheus."""
+        return Response(sandboxes.metrics.text(), media_type=CONTENT_TYPE)
+
+    return app
+
+
+def _add_sandboxes(app: FastAPI, sandboxes: Sandboxes) -> None:
+    @app.post("/sandboxes", status_code=201, tags=["sandboxes"], responses={202: {"model": SandboxView}})
+    async def create(request: CreateSandbox, response: Response) -> SandboxView:
+        """Create a sandbox. The same id and body is the same request: it gives the same sandbox."""
+        view = sandboxes.view(await sandboxes.create(request))
+        response.status_code = 201 if view.status == "ready" else 202
+        return view
+
+    @app.get("/sandboxes", tags=["sandboxes"])
+    async def list_all(
+        environment: str | None = None,
+        status: str | None = None,
+        label: Annotated[list[str], Query(description="`name=value`; all must match")] = [],  # noqa: B006
+    ) -> list[SandboxView]:
+        """All sandboxes, without their tokens; ended ones while they are remembered."""
+        views = [sandboxes.view(sandbox, tokens=False) for sandbox in sandboxes.all()]
+        wanted = dict(pair.partition("=")[::2] for pair in label)
+        return [
+            view
+            for view in views
+            if environment in (None, view.environment)
+            and status in (None, view.status)
+            and wanted.items() <= view.labels.items()
+        ]
+
+    @app.get("/sandboxes/{id}", tags=["sandboxes"])
+    async def show(id: str, wait_ended: Annotated[float, Query(ge=0, le=LONGEST_WAIT)] = 0) -> SandboxView:
+        """One sandbox. `wait_ended` seconds are given to it to end: for who lost the connection and asks why."""
+        sandbox = sandboxes.get(id)
+        if wait_ended:
+            await _at_most(wait_ended, sandbox.over.wait)
+        return sandboxes.view(sandbox)
+
+    @app.delete("/sandboxes/{id}", status_code=204, tags=["sandboxes"])
+    async def delete(id: str) -> None:
+        """Delete a sandbox; one that has ended already is fine."""
+        await sandboxes.delete(id)
+
+    @app.post("/sandboxes/{id}/renew", tags=["sandboxes"])
+    async def renew(id: str, request: RenewSandbox) -> SandboxView:
+        """Let it live for another lease."""
+        return sandboxes.view(sandboxes.renew(id, request.lease))
+
+    @app.get("/sandboxes/{id}/logs", tags=["sandboxes"], response_class=Response)
+    async def logs(id: str, tail: Annotated[int, Query(ge=1, le=10_000)] = 100) -> Response:
+        """The last lines that its container printed."""
+        return Response(await sandboxes.logs(id, tail), media_type="text/plain; charset=utf-8")
+
+
+def _add_environments(app: FastAPI, catalog: Catalog) -> None:
+    @app.get("/environments", tags=["environments"])
+    async def environments() -> list[Manifest]:
+        """What sandboxes can be made of; an environment whose manifest is wrong is left out."""
+        found = []
+        for name in catalog.names():
+            try:
+                found.append(catalog[name].manifest)
+            except ConfigError:
+                continue
+        return found
+
+    @app.get("/environments/{name}", tags=["environments"])
+    async def environment(name: str) -> Manifest:
+        """One environment's manifest."""
+        try:
+            return catalog[name].manifest
+        except ConfigError as error:
+            raise NotFound(str(error)) from error
+
+
+async def _at_most(seconds: float, wait: Callable[[], Any]) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await wait()
+    except TimeoutError:
+        pass  # it has not happened: the caller is shown how things are

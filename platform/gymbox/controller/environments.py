@@ -1,0 +1,34 @@
+"""Environments: those of a catalog, read again only when their files change."""
+
+from __future__ import annotations
+
+from gymbox.environment import Catalog, Environment
+
+_Signature = tuple[tuple[str, int, int], ...]
+
+
+class LoadedEnvironments:
+    """Environments by name. To load one costs milliseconds and hashes all its files, so it is kept while its folder
+    stays as it is."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._loaded: dict[str, tuple[_Signature, Environment]] = {}
+
+    def __call__(self, name: str) -> Environment:
+        """
+        Raises:
+            ConfigError: there is none of that name, or its manifest is wrong.
+        """
+        if name in self._loaded:
+            signature, environment = self._loaded[name]
+            if environment.folder.is_dir() and signature == _signature(environment):
+                return environment
+        environment = self._catalog[name]
+        self._loaded[name] = _signature(environment), environment
+        return environment
+
+
+def _signature(environment: Environment) -> _Signature:
+    stats = ((str(path), path.stat()) for path in environment.files())
+    return tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats)

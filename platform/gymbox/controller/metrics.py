@@ -1,0 +1,79 @@
+"""Metrics: what a controller counts, in Prometheus' text format."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class Observed(Protocol):
+    """What is looked at when somebody asks."""
+
+    @property
+    def waiting(self) -> int: ...
+
+    @property
+    def containers(self) -> int: ...
+
+    def all(self) -> Iterable[Any]: ...
+
+    def status(self, sandbox: Any) -> str: ...
+
+
+class Metrics:
+    """Counters that are counted as things happen, and gauges that are read when asked for."""
+
+    def __init__(self, observed: Observed) -> None:
+        self._registry = CollectorRegistry()
+        self.created = Counter(
+            "gymbox_sandboxes_created", "Sandboxes asked for or adopted.", ["environment"], registry=self._registry
+        )
+        self.ended = Counter(
+            "gymbox_sandboxes_ended", "Sandboxes ended, by cause.", ["environment", "cause"], registry=self._registry
+        )
+        self.refused = Counter(
+            "gymbox_sandboxes_refused", "Requests refused because all places were taken.", registry=self._registry
+        )
+        self._phases = Histogram(
+            "gymbox_start_seconds",
+            "Seconds from the request until a sandbox got to a phase.",
+            ["environment", "phase"],
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
+        self._registry.register(_Gauges(observed))
+
+    def ready(self, sandbox: Any) -> None:
+        """A sandbox became ready: note how long each phase took."""
+        for phase, at in sandbox.container.times.items():
+            self._phases.labels(sandbox.environment.name, phase).observe(max(0.0, at - sandbox.created))
+
+    def text(self) -> bytes:
+        """Everything, for a scraper."""
+        return generate_latest(self._registry)
+
+
+class _Gauges(Collector):
+    def __init__(self, observed: Observed) -> None:
+        self._observed = observed
+
+    def collect(self) -> Iterator[Metric]:
+        sandboxes = GaugeMetricFamily(
+            "gymbox_sandboxes", "Sandboxes now, ended ones while remembered.", labels=["environment", "status"]
+        )
+        tally = Tally((one.environment.name, self._observed.status(one)) for one in self._observed.all())
+        for labels, count in sorted(tally.items()):
+            sandboxes.add_metric(labels, count)
+        yield sandboxes
+        yield GaugeMetricFamily("gymbox_containers", "Containers now.", value=self._observed.containers)
+        yield GaugeMetricFamily(
+            "gymbox_start_queue_length", "Containers in line to be started.", value=self._observed.waiting
+        )

@@ -1,0 +1,373 @@
+"""Sandboxes: the life of a sandbox, from the request for it to the memory of why it ended.
+
+    queued ──> starting ──> ready ──> ended
+       └──────────┴───────────────────^
+
+An id is used once. Asking for it again with the same body is the same request and gives the same sandbox; with another
+body it is a Conflict; once the sandbox has ended it is Gone, with the cause. Only where the start failed may the same
+id be asked for again, and is then started anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gymbox_sandbox.wire import CreateSandbox, Ended, Phases, Route, SandboxView
+
+from gymbox import logs
+from gymbox.controller.containers import Container, Containers
+from gymbox.controller.metrics import Metrics
+from gymbox.controller.routes import Routes
+from gymbox.controller.settings import ControllerSettings
+from gymbox.controller.state import StateDirectory
+from gymbox.controller.tokens import Tokens, fingerprint
+from gymbox.environment import Environment
+from gymbox.errors import (
+    AtCapacity,
+    ConfigError,
+    Conflict,
+    Gone,
+    Invalid,
+    NotFound,
+    Problem,
+    SandboxEnded,
+    Unavailable,
+)
+from gymbox.http import HttpClient
+from gymbox.providers import SandboxProvider
+
+log = logging.getLogger(__name__)
+
+FULL_RETRY = 1.0
+"""Seconds after which to come back when all places are taken."""
+
+
+@dataclass(eq=False, slots=True)
+class Sandbox:
+    """One sandbox, for one task."""
+
+    id: str
+    request: CreateSandbox
+    environment: Environment
+    container: Container
+    route: Route
+    created_at: float = field(default_factory=time.time)
+    """Unix seconds."""
+    created: float = field(default_factory=time.monotonic)
+    lease: float = 0
+    expires: float = 0
+    """On the monotonic clock."""
+    timer: asyncio.TimerHandle | None = None
+    routed: int | None = None
+    """Version of the route table that has it."""
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """It is ready or has ended."""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: Ended | None = None
+    error: Problem | None = None
+    """Why it did not start."""
+    exact: bool = True
+    """Whether `request` is known; of an adopted sandbox in a shared container only the environment is."""
+
+    def is_same(self, request: CreateSandbox) -> bool:
+        """Whether this is what the request asks for."""
+        if not self.exact:
+            return request.environment == self.request.environment
+        return request.model_copy(update={"id": self.id, "wait": True}) == self.request
+
+
+class Sandboxes:
+    """Decides everything about sandboxes; the REST API and the embedded controller translate for it.
+
+    Used as `async with`: entering takes over what an earlier controller left running; leaving keeps sandboxes running
+    for the next one, or removes them where the controller is ephemeral.
+    """
+
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        provider: SandboxProvider,
+        environments: Callable[[str], Environment],
+        state: StateDirectory,
+        routes: Routes,
+        http: HttpClient,
+        *,
+        proxy_url: str | None = None,
+    ) -> None:
+        self.settings = settings
+        self.tokens = Tokens(state.key)
+        self.metrics = Metrics(self)
+        self.environments = environments
+        self.draining = False
+        self.provider = provider.name
+        self._proxy_url = proxy_url
+        self._state = state
+        self._routes = routes
+        self._containers = Containers(
+            provider, state, http, self, max_starting=settings.max_starting, idle=settings.idle
+        )
+        self._live: dict[str, Sandbox] = {}
+        self._ended: OrderedDict[str, Sandbox] = OrderedDict()
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Sandboxes:
+        await self._containers.open()
+        self._routes.open()
+        for id, (container, request) in (await self._containers.adopt(self.environments)).items():
+            sandbox = self._new(id, request, container.environment, container)
+            sandbox.exact = container.capacity == 1
+            self._ready(sandbox)
+            log.info("adopted sandbox %s on %s", id, container.id)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.draining = True
+        for sandbox in list(self._live.values()):
+            if self._state.ephemeral or sandbox.container.started is None:
+                sandbox.error = Unavailable("this controller has shut down", retry_after=FULL_RETRY)
+                self._end(sandbox, Ended(cause="deleted", detail=f"sandbox {sandbox.id}: its controller has ended"))
+            elif sandbox.timer is not None:
+                sandbox.timer.cancel()
+        while self._leaving:
+            await asyncio.wait(self._leaving)
+        await self._containers.close(stop_all=self._state.ephemeral)
+        await self._routes.close()
+
+    # --- what callers ask for
+
+    async def create(self, request: CreateSandbox, environment: Environment | None = None) -> Sandbox:
+        """The sandbox that the request asks for: ready, or as it is now where the request does not wait.
+
+        Args:
+            environment: use this, whatever is known by its name (only for callers in this process).
+
+        Raises:
+            NotFound: there is no such environment.
+            Conflict: the id is another request's.
+            Gone: the id has been used and its sandbox has ended.
+            AtCapacity: there are `max_sandboxes`.
+            StartFailed, ImageBuildFailed, Unavailable: it did not become ready.
+        """
+        id = request.id or f"{request.environment}-{secrets.token_hex(8)}"
+        request = request.model_copy(update={"id": id})
+        sandbox = self._live.get(id)
+        if sandbox is None:
+            sandbox = self._admit(id, request, environment)
+        elif not sandbox.is_same(request):
+            raise Conflict(f"sandbox {id} exists and was asked for with another request")
+        if request.wait:
+            await sandbox.settled.wait()
+            if sandbox.ended is not None:
+                raise sandbox.error or SandboxEnded(sandbox.ended)
+            assert sandbox.routed is not None
+            await self._routes.taken(sandbox.routed)
+        return sandbox
+
+    def get(self, id: str) -> Sandbox:
+        """A sandbox, also one that has ended while it is remembered.
+
+        Raises:
+            NotFound: there is none of that id.
+        """
+        sandbox = self._live.get(id) or self._ended.get(id)
+        if sandbox is None:
+            raise NotFound(f"there is no sandbox {id!r}")
+        return sandbox
+
+    def all(self) -> list[Sandbox]:
+        """Those that live, oldest first, and then those that have ended."""
+        return [*self._live.values(), *self._ended.values()]
+
+    def renew(self, id: str, lease: float | None = None) -> Sandbox:
+        """Let it live for another `lease` seconds (default: what it was created with).
+
+        Raises:
+            NotFound: there is none of that id.
+            Gone: it has ended.
+        """
+        sandbox = self.get(id)
+        if sandbox.ended is not None:
+            raise SandboxEnded(sandbox.ended)
+        self._renew(sandbox, lease or sandbox.lease)
+        return sandbox
+
+    async def delete(self, id: str) -> None:
+        """End it. Returns when it is removed, or when that has failed once and is being tried again; to delete what
+        has ended already is fine.
+
+        Raises:
+            NotFound: there is none of that id.
+        """
+        sandbox = self.get(id)
+        if sandbox.ended is not None:
+            return
+        await asyncio.shield(self._end(sandbox, Ended(cause="deleted", detail=f"sandbox {id} was deleted")))
+
+    async def logs(self, id: str, tail: int = 100) -> str:
+        """The last lines that its container printed; of one that has ended, those that were kept.
+
+        Raises:
+            NotFound: there is none of that id.
+        """
+        sandbox = self.get(id)
+        if sandbox.ended is not None:
+            return "".join(sandbox.ended.logs.splitlines(keepends=True)[-tail:])
+        return "" if sandbox.container.started is None else await self._containers.logs(sandbox.container, tail)
+
+    def status(self, sandbox: Sandbox) -> str:
+        """`queued`, `starting`, `ready` (its route is in) or `ended`."""
+        if sandbox.ended is not None:
+            return "ended"
+        if sandbox.routed is not None and self._routes.has_taken(sandbox.routed):
+            return "ready"
+        return "starting" if "queued" in sandbox.container.times else "queued"
+
+    def view(self, sandbox: Sandbox, *, tokens: bool = True) -> SandboxView:
+        """What is told about it."""
+        now, container = time.monotonic(), sandbox.container
+        times = {phase: max(0.0, round(at - sandbox.created, 6)) for phase, at in container.times.items()}
+        return SandboxView.model_validate(
+            {
+                "id": sandbox.id,
+                "environment": sandbox.environment.name,
+                "status": self.status(sandbox),
+                "provider": self.provider,
+                "image": container.started.image if container.started else None,
+                "container": container.id,
+                "url": self._proxy_url and f"{self._proxy_url}/sandboxes/{sandbox.id}",
+                "tokens": self.tokens.of(sandbox.id) if tokens else None,
+                "labels": sandbox.request.labels,
+                "created_at": sandbox.created_at,
+                "expires_at": time.time() + sandbox.expires - now,
+                "phases": Phases(**times),
+                "ended": sandbox.ended,
+            }
+        )
+
+    @property
+    def waiting(self) -> int:
+        """Containers in line to be started."""
+        return self._containers.waiting
+
+    @property
+    def containers(self) -> int:
+        """Containers that run or start."""
+        return len(self._containers)
+
+    async def drain(self) -> None:
+        """Take no new sandboxes, and give the starts in flight `settings.drain` seconds."""
+        self.draining = True
+        await self._containers.started_or_failed(self.settings.drain)
+
+    # --- what becomes of containers (the containers' Watcher)
+
+    def started(self, container: Container) -> None:
+        """Everything that waited for it is ready."""
+        for sandbox in self._on(container):
+            self._ready(sandbox)
+
+    def ended(self, container: Container, ended: Ended) -> None:
+        """Everything on it has ended with it, for the same cause."""
+        for sandbox in self._on(container):
+            sandbox.error = container.error
+            self._end(sandbox, ended)
+
+    # --- decisions
+
+    def _admit(self, id: str, request: CreateSandbox, environment: Environment | None) -> Sandbox:
+        before = self._ended.get(id)
+        if before is not None and before.ended is not None and before.error is None:
+            raise Gone(f"sandbox {id} has ended: {before.ended.detail}", ended=before.ended.model_dump(mode="json"))
+        if any(name.startswith("gymbox.") for name in request.labels):
+            raise Invalid("labels whose names start with 'gymbox.' are the controller's own")
+        if environment is None:
+            environment = self._environment(request.environment)
+        if self.draining:
+            raise Unavailable("this controller is shutting down", retry_after=FULL_RETRY)
+        if len(self._live) >= self.settings.max_sandboxes:
+            self.metrics.refused.inc()
+            raise AtCapacity(
+                f"all {self.settings.max_sandboxes} sandboxes are in use (max_sandboxes)", retry_after=FULL_RETRY
+            )
+        self._ended.pop(id, None)
+        container = self._containers.place(request, id, environment)
+        sandbox = self._new(id, request, environment, container)
+        with logs.about(sandbox=id):
+            log.info("sandbox %s of %s on %s", id, environment.name, container.id)
+        if container.started is not None:
+            self._ready(sandbox)
+        return sandbox
+
+    def _environment(self, name: str) -> Environment:
+        try:
+            return self.environments(name)
+        except ConfigError as error:
+            raise NotFound(str(error)) from error
+
+    def _new(self, id: str, request: CreateSandbox, environment: Environment, container: Container) -> Sandbox:
+        tokens = self.tokens.of(id)
+        route = Route(
+            sandbox=id,
+            session=id if container.capacity > 1 else "",
+            tools_token=fingerprint(tokens.tools),
+            control_token=fingerprint(tokens.control),
+        )
+        request = request.model_copy(update={"wait": True})  # to wait or not makes no other sandbox
+        sandbox = Sandbox(id, request, environment, container, route)
+        self._live[id] = sandbox
+        self._renew(sandbox, request.lease or self.settings.lease)
+        self.metrics.created.labels(environment.name).inc()
+        return sandbox
+
+    def _ready(self, sandbox: Sandbox) -> None:
+        started = sandbox.container.started
+        assert started is not None
+        sandbox.route = sandbox.route.model_copy(update={"socket": started.socket, "address": started.address})
+        sandbox.routed = self._routes.put(sandbox.route)
+        self._renew(sandbox, sandbox.lease)  # what it waited in line does not count
+        sandbox.settled.set()
+        self.metrics.ready(sandbox)
+
+    def _renew(self, sandbox: Sandbox, lease: float) -> None:
+        if sandbox.timer is not None:
+            sandbox.timer.cancel()
+        sandbox.lease, sandbox.expires = lease, time.monotonic() + lease
+        sandbox.timer = asyncio.get_running_loop().call_later(lease, self._expire, sandbox)
+
+    def _expire(self, sandbox: Sandbox) -> None:
+        detail = f"nobody renewed sandbox {sandbox.id} for {sandbox.lease:g} s"
+        self._end(sandbox, Ended(cause="expired", detail=detail))
+
+    def _end(self, sandbox: Sandbox, ended: Ended) -> asyncio.Task[None]:
+        with logs.about(sandbox=sandbox.id):
+            log.info("sandbox %s ended: %s (%s)", sandbox.id, ended.cause, ended.detail)
+        sandbox.ended = ended
+        del self._live[sandbox.id]
+        if sandbox.timer is not None:
+            sandbox.timer.cancel()
+        self._bury(sandbox)
+        sandbox.settled.set()
+        sandbox.over.set()
+        self.metrics.ended.labels(sandbox.environment.name, ended.cause).inc()
+        task = asyncio.create_task(self._containers.leave(sandbox.container, sandbox.id))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+        return task
+
+    def _bury(self, sandbox: Sandbox) -> None:
+        """Remember it, and forget the oldest of those remembered."""
+        self._ended[sandbox.id] = sandbox
+        self._routes.put(sandbox.route.model_copy(update={"socket": None, "address": None, "ended": sandbox.ended}))
+        while len(self._ended) > self.settings.tombstones:
+            oldest, _ = self._ended.popitem(last=False)
+            self._routes.drop(oldest)
+
+    def _on(self, container: Container) -> list[Sandbox]:
+        found = [self._live.get(id) for id in container.sandboxes]
+        return [sandbox for sandbox in found if sandbox is not None and sandbox.container is container]

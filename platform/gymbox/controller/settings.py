@@ -1,0 +1,34 @@
+"""Settings of a controller."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+DEFAULT_PORT = 8710
+
+
+class ControllerSettings(BaseModel):
+    """What a controller allows, and where it listens."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host: str = "127.0.0.1"
+    """Address to listen on; one that other machines reach needs `allowed_hosts`."""
+    port: int = Field(DEFAULT_PORT, ge=0, le=65_535)
+    """Port to listen on; 0 takes a free one."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that clients may call it by (Host header), beside those of loopback."""
+    allowed_origins: tuple[str, ...] = ()
+    """Web origins whose pages may call it; by default none."""
+    max_sandboxes: int = Field(256, ge=1)
+    """Sandboxes that may live at once; a request beyond that is answered with 429 and Retry-After."""
+    max_starting: int = Field(8, ge=1)
+    """Containers that may start at once; the others wait in line, and their start clock waits with them."""
+    lease: float = Field(600, gt=0, le=86_400)
+    """Seconds after which a sandbox that nobody renews is removed, where the request does not say."""
+    idle: float = Field(5, ge=0)
+    """Seconds for which a container that several sandboxes share is kept after the last of them has gone."""
+    tombstones: int = Field(1000, ge=0)
+    """Ended sandboxes that are remembered, so that whoever asks is told why they ended."""
+    drain: float = Field(30, ge=0)
+    """Seconds that starts in flight get to finish when the controller is asked to stop."""

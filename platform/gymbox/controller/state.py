@@ -1,0 +1,143 @@
+"""State: what a controller keeps on disk: its id, its key, its lock, intents to delete, and the sandboxes' sockets.
+
+Sandboxes themselves are recorded by the provider (labels), not here. Below one parent folder there is `main` for the
+controller that stays, and `run-<id>` for each that lives inside a `gymbox run`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from gymbox.errors import ConfigError
+
+MAIN = "main"
+_LOCK, _KEY, _ID, _DELETES, _SOCKETS, _ADDRESS = "lock", "key", "id", "deletes", "s", "address.json"
+
+
+class Address(NamedTuple):
+    """Where a running controller answers."""
+
+    controller: str
+    proxy: str
+    pid: int
+
+
+class StateDirectory:
+    """The folder of one controller, locked for as long as this object lives.
+
+    Raises:
+        ConfigError: another controller holds it, or it cannot be written.
+    """
+
+    def __init__(self, path: Path, *, ephemeral: bool = False) -> None:
+        self.path = path
+        self.ephemeral = ephemeral
+        try:
+            _make(path.parent)
+            _make(path)
+            self._lock = _locked(path / _LOCK)
+            _make(path / _DELETES)
+            _make(path / _SOCKETS)
+            self.id = _read_or_write(path / _ID, secrets.token_hex(4).encode()).decode()
+            self.key = _read_or_write(path / _KEY, secrets.token_bytes(32))
+        except OSError as error:
+            raise ConfigError(f"cannot keep the controller's state in {path}: {error.strerror}") from error
+
+    @classmethod
+    def main(cls, parent: Path) -> Self:
+        """That of the controller that stays."""
+        return cls(parent / MAIN)
+
+    @classmethod
+    def of_run(cls, parent: Path) -> Self:
+        """A new one, for a controller that ends with its run."""
+        return cls(parent / f"run-{secrets.token_hex(4)}", ephemeral=True)
+
+    @classmethod
+    def abandoned(cls, parent: Path) -> Iterator[Self]:
+        """Those of runs that ended without removing theirs; locked now, so that only one controller sweeps each."""
+        for path in sorted(parent.glob("run-*")):
+            try:
+                yield cls(path, ephemeral=True)
+            except ConfigError:
+                continue  # its run lives, or another sweeps it
+
+    def directory_of(self, container: str) -> Path:
+        """Where the sockets of a container go; short, as a socket's path may have 107 bytes."""
+        return self.path / _SOCKETS / hashlib.sha256(container.encode()).hexdigest()[:12]
+
+    def intend_delete(self, container: str) -> None:
+        """Remember, also beyond a crash, that this container has to go."""
+        (self.path / _DELETES / container).touch()
+
+    def deleted(self, container: str) -> None:
+        """It has gone."""
+        (self.path / _DELETES / container).unlink(missing_ok=True)
+
+    def intended_deletes(self) -> set[str]:
+        """Containers that have to go and may still be there."""
+        return set(os.listdir(self.path / _DELETES))
+
+    def announce(self, controller: str, proxy: str) -> None:
+        """Let clients on this machine find the running controller."""
+        content = json.dumps(Address(controller, proxy, os.getpid())._asdict())
+        temporary = self.path / f"{_ADDRESS}.new"
+        temporary.write_text(content)
+        temporary.replace(self.path / _ADDRESS)
+
+    def close(self) -> None:
+        """Give the lock back. The state of a run goes with it, unless something is still to be deleted. Safe to call
+        twice."""
+        if self._lock < 0:
+            return
+        (self.path / _ADDRESS).unlink(missing_ok=True)
+        if self.ephemeral and not self.intended_deletes():
+            shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+        self._lock = -1
+
+
+def find_controller(parent: Path) -> Address | None:
+    """Where a controller on this machine answers: the one that stays, else that of a run; None if none is running."""
+    for path in [parent / MAIN, *sorted(parent.glob("run-*"))]:
+        try:
+            found = Address(**json.loads((path / _ADDRESS).read_text()))
+            os.close(_locked(path / _LOCK))
+        except ConfigError:
+            return found  # locked: it lives
+        except (OSError, ValueError, TypeError):
+            continue
+    return None
+
+
+def _make(path: Path) -> None:
+    # others may pass through to a socket's folder (the proxy has a user of its own) but not look around
+    path.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
+
+
+def _locked(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise ConfigError(f"another controller is running with {path.parent}") from None
+    return descriptor
+
+
+def _read_or_write(path: Path, content: bytes) -> bytes:
+    if not path.exists():
+        temporary = path.with_suffix(".new")
+        temporary.write_bytes(b"")
+        temporary.chmod(0o600)
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    return path.read_bytes()

@@ -292,7 +292,7 @@ class Listener:
         own_tokens: bool = False,
     ) -> None:
         if not is_loopback(host):
-            _check_exposed(host, guard, own_tokens)
+            check_exposed(host, guard, own_tokens)
         self.host = host
         self._socket = _bind(host, port)
         self.port: int = self._socket.getsockname()[1]
@@ -340,7 +340,11 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _check_exposed(host: str, guard: Guard, own_tokens: bool) -> None:
+def check_exposed(host: str, guard: Guard, own_tokens: bool) -> None:
+    """
+    Raises:
+        ConfigError: the address can be reached from elsewhere and the guard is not up to that.
+    """
     if guard.token is None and not own_tokens:
         raise ConfigError(f"{host} can be reached from other machines: a token is needed to listen there")
     if "*" in guard.hosts or set(guard.hosts) <= set(LOOPBACK_HOSTS):

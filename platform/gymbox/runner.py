@@ -91,7 +91,14 @@ class Plan:
             dataset.close()
 
     def __len__(self) -> int:
-        return sum(self._tasks(dataset) for dataset in self._datasets) * self.settings.repeats
+        return sum(self.sizes().values())
+
+    def sizes(self) -> dict[str, int]:
+        """Rollouts of each environment."""
+        return {
+            environment.name: self._tasks(dataset) * self.settings.repeats
+            for environment, dataset in zip(self.environments, self._datasets, strict=True)
+        }
 
     def __iter__(self) -> Iterator[Slot]:
         """Environments take turns, so that what is wrong with one of them shows early."""

@@ -1,0 +1,201 @@
+"""Config: YAML groups and overrides, composed once by Hydra into one frozen `Settings`.
+
+A component (agent, model, provider) is its own configuration: `_target_` names a frozen pydantic class, the other keys
+are its fields. Nobody below the command line reads configuration.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, SkipValidation, ValidationError
+
+from gymbox.agents import Agent
+from gymbox.environment import explain
+from gymbox.errors import ConfigError, nearest
+from gymbox.models import Model
+from gymbox.providers import SandboxProvider
+from gymbox.runner import RunnerSettings
+
+SHIPPED = Path(__file__).parent / "conf"
+GROUPS = ("agent", "model", "provider", "runner")
+_PROVIDER_VERBS = ("open", "close", "prepare", "start", "stop", "list", "logs")
+_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+
+
+class Settings(BaseModel):
+    """Everything that `gymbox run` was told."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+    environment: tuple[str, ...] = Field(min_length=1)
+    """Names of environments, or paths of their folders: `environment=counter,weather`, `environment=./mine`."""
+    controller: str | None = Field(None, pattern=r"^https?://")
+    """Address of a running controller; by default one is started in this process."""
+    agent: InstanceOf[Agent]
+    """The harness: `agent=tool_loop` or `agent=single_turn`, and its fields as `agent.NAME=…`."""
+    model: InstanceOf[Model]
+    """`model=local`, `openai`, `chat` or `scripted`, and its fields as `model.NAME=…`."""
+    provider: Annotated[SandboxProvider, SkipValidation]
+    """`provider=auto`, `docker` or `process`, and its fields as `provider.NAME=…`; unused with `controller`."""
+    runner: RunnerSettings
+
+    def record(self) -> dict[str, Any]:
+        """All of it for a manifest; secrets are stars."""
+        return {
+            "environment": list(self.environment),
+            "controller": self.controller,
+            **{name: record(getattr(self, name)) for name in ("agent", "model", "provider")},
+            "runner": self.runner.model_dump(mode="json"),
+        }
+
+
+def record(component: Any) -> dict[str, Any]:
+    """A component's class and fields; secrets, and passwords in addresses, are stars."""
+    fields = component.model_dump(mode="json")
+    return {"_target_": f"{type(component).__module__}.{type(component).__qualname__}", **_without_passwords(fields)}
+
+
+def _without_passwords(value: Any) -> Any:
+    if isinstance(value, str):
+        return _CREDENTIALS.sub("***", value)
+    if isinstance(value, list):
+        return [_without_passwords(part) for part in value]
+    if isinstance(value, dict):
+        return {name: _without_passwords(part) for name, part in value.items()}
+    return value
+
+
+def compose(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Settings:
+    """The settings that the shipped configuration, that of `config_dirs` and `overrides` make together.
+
+    Args:
+        overrides: `group=choice` and `name.field=value`, as on the command line.
+        config_dirs: folders with groups of one's own, such as `model/mine.yaml` for `model=mine`.
+
+    Raises:
+        ConfigError: what is wrong, with the nearest name where one is mistyped.
+    """
+    raw = _composed([_prepared(override) for override in overrides], config_dirs)
+    known = list(Settings.model_fields)
+    for name in raw:
+        if name not in known:
+            raise ConfigError(f"there is no setting {name!r}; {nearest(name, known)}")
+    parts: dict[str, Any] = {
+        "agent": component(raw.get("agent"), "agent", Agent),
+        "model": component(raw.get("model"), "model", Model),
+        "provider": component(raw.get("provider"), "provider", None),
+        "runner": _validated(RunnerSettings, raw.get("runner") or {}, "runner"),
+    }
+    return _validated(Settings, {**raw, **parts}, "settings")
+
+
+def component(raw: Any, name: str, kind: type[BaseModel] | None) -> Any:
+    """The component that `raw` describes, a subclass of `kind`; without `kind`, a sandbox provider.
+
+    Raises:
+        ConfigError: `_target_` is missing, cannot be imported or is of another kind, or its fields are wrong.
+    """
+    if not isinstance(raw, dict) or "_target_" not in raw:
+        raise ConfigError(f"{name} has no _target_; choose one with {name}=NAME")
+    target, fields = str(raw["_target_"]), {key: value for key, value in raw.items() if key != "_target_"}
+    found = _imported(target, name)
+    wanted = kind.__name__ if kind else "sandbox provider"
+    if not isinstance(found, type) or not issubclass(found, BaseModel) or not _is_a(found, kind):
+        raise ConfigError(f"{name}._target_: {target} is no {wanted}; see the docs on bringing your own")
+    return _validated(found, fields, name)
+
+
+def _is_a(found: type, kind: type[BaseModel] | None) -> bool:
+    if kind is not None:
+        return issubclass(found, kind)
+    return all(callable(getattr(found, verb, None)) for verb in _PROVIDER_VERBS)
+
+
+def _imported(target: str, name: str) -> Any:
+    module, _, attribute = target.rpartition(".")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{name}._target_: cannot import {target!r}: {error}") from error
+
+
+def _validated[Found: BaseModel](kind: type[Found], fields: dict[str, Any], name: str) -> Found:
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        raise ConfigError(f"{name} is wrong:\n{explain(error, list(kind.model_fields))}") from error
+
+
+def _prepared(override: str) -> str:
+    """An override as Hydra wants it: fields may be set though no YAML lists them (their class knows them), and what
+    Hydra's grammar does not take as it stands is quoted."""
+    name, equals, value = override.partition("=")
+    if not equals:
+        if override.startswith("~"):
+            return override
+        raise ConfigError(f"{override!r} is no setting; write name=value, such as environment={override}")
+    if name in ("environment", "++environment", "+environment"):
+        names = value.strip("[]").split(",")
+        return f"++environment=[{','.join(_quoted(name.strip(' "\'')) for name in names if name.strip())}]"
+    if name not in GROUPS and not name.startswith(("+", "~", "hydra.")):
+        name = f"++{name}"
+    try:
+        OverridesParser.create().parse_override(f"{name}={value}")
+    except (OverrideParseException, HydraException):
+        if value.startswith(("[", "{", "'", '"')):
+            raise ConfigError(f"{override!r} is not well-formed; check its quotes and brackets") from None
+        return f"{name}={_quoted(value)}"
+    return f"{name}={value}"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _composed(overrides: list[str], config_dirs: Sequence[Path]) -> dict[str, Any]:
+    for folder in config_dirs:
+        if not folder.is_dir():
+            raise ConfigError(f"--config-dir {folder}: there is no such folder")
+    paths = ",".join(_quoted(f"file://{folder.resolve()}") for folder in config_dirs)
+    try:
+        with initialize_config_dir(config_dir=str(SHIPPED), version_base="1.3"):
+            found = hydra_compose("config", [f"hydra.searchpath=[{paths}]", *overrides])
+        missing = sorted(OmegaConf.missing_keys(found))
+        if missing:
+            raise ConfigError("\n".join(f"{name} is not set; add {name}=…" for name in missing))
+        return dict(OmegaConf.to_container(found, resolve=True))  # type: ignore[arg-type]
+    except MissingConfigException as error:
+        raise ConfigError(_explain_choice(error)) from error
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
+    except HydraException as error:
+        hint = "; write a list as name=[a,b]" if "Ambiguous" in str(error) else ""
+        raise ConfigError(f"{str(error).splitlines()[0].replace('++', '')}{hint}") from error
+
+
+def _explain_choice(error: MissingConfigException) -> str:
+    group, _, choice = str(error.missing_cfg_file).rpartition("/")
+    if not error.options:
+        return f"there is no configuration {group or choice!r}; groups: {', '.join(GROUPS)}"
+    return f"there is no {group} {choice!r}; {nearest(choice, list(error.options))}"
+
+
+def shipped(group: str) -> dict[str, type[BaseModel]]:
+    """The choices of a group that come with gymbox, each with its class."""
+    found = {}
+    for path in sorted((SHIPPED / group).glob("*.yaml")):
+        target = dict(OmegaConf.load(path)).get("_target_")
+        if target:
+            found[path.stem] = _imported(target, group)
+    return found

@@ -1,0 +1,189 @@
+"""Container: what the engine is asked to create for a sandbox.
+
+Pure functions, so that tests hold every container against a checklist. The only things that vary are those of the
+environment's manifest; nothing that a caller says reaches the engine as it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from gymbox_sandbox.wire import EndCause, Ended
+
+from gymbox.environment import Environment
+from gymbox.providers import StartSpec
+
+CONTROLLER_LABEL = "gymbox.controller"
+ENVIRONMENT_LABEL = "gymbox.environment"
+DIRECTORY_LABEL = "gymbox.directory"
+NETWORK_LABEL = "gymbox.network"
+
+DIRECTORY = "/run/gymbox"
+"""Where a sandbox's directory is mounted."""
+WORKSPACE = "/workspace"
+PYTHON = "/opt/gymbox/venv/bin/python"
+ENVIRONMENT = "/opt/gymbox/environment"
+SERVER_UID, PROXY_GID, AGENT_UID = 10002, 10003, 10001
+KILLED = (128 + signal.SIGKILL, 128 + signal.SIGTERM)
+MEGABYTE = 1024 * 1024
+INODES_PER_MB = 64
+"""Files that a tmpfs may hold: one for each 16 KiB."""
+CAPABILITIES = ("KILL", "SETGID", "SETUID")
+"""What the supervisor needs to start and to end processes of the two users; no child of its ever has one."""
+SECCOMP = json.dumps(json.loads(files("gymbox.providers").joinpath("seccomp.json").read_text()))
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Numeric ids."""
+
+    uid: int
+    gid: int
+
+    def __str__(self) -> str:
+        return f"{self.uid}:{self.gid}"
+
+
+def server_user(caller: User) -> User:
+    """Who serves inside: a user of its own under a root caller, else the caller, as both must use the directory."""
+    return User(SERVER_UID, PROXY_GID) if caller.uid == 0 else caller
+
+
+def server_command(environment: Environment, server: User) -> list[str]:
+    """What runs in the container.
+
+    `-I`: modules come from the image alone, never from a folder that the agent may write to.
+    """
+    manifest = environment.manifest
+    limits = {
+        "tool_timeout": manifest.timeouts.tool,
+        "reset_timeout": manifest.timeouts.reset,
+        "verify_timeout": manifest.timeouts.verify,
+    }
+    options = {
+        "--name": environment.name,
+        "--server": f"{ENVIRONMENT}/{manifest.server}",
+        "--directory": DIRECTORY,
+        "--workspace": WORKSPACE,
+        "--server-user": str(server),
+        "--agent-user": f"{AGENT_UID}:{AGENT_UID}",
+        "--max-sessions": str(manifest.sessions),
+        "--limits-json": json.dumps(limits),
+    }
+    return [PYTHON, "-IBu", "-m", "gymbox_sandbox", "serve", *(word for pair in options.items() for word in pair)]
+
+
+def container_config(spec: StartSpec, image: str, controller_id: str, command: list[str]) -> dict[str, Any]:
+    """The body of the Engine API's `POST /containers/create`."""
+    manifest = spec.environment.manifest
+    labels = {
+        **spec.labels,
+        CONTROLLER_LABEL: controller_id,
+        ENVIRONMENT_LABEL: spec.environment.name,
+        DIRECTORY_LABEL: str(spec.directory),
+        NETWORK_LABEL: manifest.network,
+    }
+    return {
+        "Image": image,
+        "Entrypoint": command,
+        "Cmd": [],
+        "User": "0:0",
+        "WorkingDir": "/",
+        "Hostname": "sandbox",
+        "Env": [],
+        "Labels": labels,
+        "StopTimeout": 1,
+        "HostConfig": _host_config(spec, network_of(spec.id) if manifest.network == "internal" else "none"),
+    }
+
+
+def _host_config(spec: StartSpec, network: str) -> dict[str, Any]:
+    limits = spec.environment.manifest.limits
+    memory = limits.memory_mb * MEGABYTE
+    return {
+        "Init": True,
+        "Privileged": False,
+        "CapDrop": ["ALL"],
+        "CapAdd": list(CAPABILITIES),
+        "SecurityOpt": ["no-new-privileges:true", f"seccomp={SECCOMP}"],
+        "ReadonlyRootfs": True,
+        "Binds": [f"{spec.directory}:{DIRECTORY}:rw"],
+        "Tmpfs": {
+            "/tmp": _tmpfs(limits.tmp_mb, "mode=1777"),
+            "/home/agent": _tmpfs(limits.tmp_mb, f"mode=0700,uid={AGENT_UID},gid={AGENT_UID}"),
+            WORKSPACE: _tmpfs(limits.workspace_mb, f"mode=0755,uid={AGENT_UID},gid={AGENT_UID}"),
+        },
+        "ShmSize": 64 * MEGABYTE,
+        "NetworkMode": network,
+        # a resolver that answers nobody: the engine would pass questions on to the host's (CVE-2024-29018)
+        "Dns": ["127.0.0.1"] if network != "none" else [],
+        "IpcMode": "private",
+        "CgroupnsMode": "private",
+        "Memory": memory,
+        "MemorySwap": memory,
+        "NanoCpus": int(limits.cpus * 1e9),
+        "PidsLimit": limits.pids,
+        "Ulimits": [
+            {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
+            {"Name": "core", "Soft": 0, "Hard": 0},
+        ],
+        "LogConfig": {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}},
+        "RestartPolicy": {"Name": "no"},
+    }
+
+
+def network_of(id: str) -> str:
+    """The name of a sandbox's own network."""
+    return f"gymbox-{id}"
+
+
+def network_config(spec: StartSpec, controller_id: str) -> dict[str, Any]:
+    """The network of a sandbox whose manifest says `internal`, as arguments of the SDK's `create_network`.
+
+    Nobody else is in it, it leads nowhere, and the host has no address in it: on an ordinary internal network every
+    service of the host that listens on all addresses can be reached at the gateway's.
+    """
+    return {
+        "name": network_of(spec.id),
+        "driver": "bridge",
+        "internal": True,
+        "check_duplicate": True,
+        "labels": {CONTROLLER_LABEL: controller_id},
+        "options": {
+            "com.docker.network.bridge.inhibit_ipv4": "true",
+            "com.docker.network.bridge.enable_icc": "false",
+        },
+    }
+
+
+def _tmpfs(megabytes: int, owner: str) -> str:
+    # exec, unlike Docker's default: compilers and tests run what they make
+    return f"rw,exec,nosuid,nodev,size={megabytes}m,nr_inodes={megabytes * INODES_PER_MB},{owner}"
+
+
+def directory_of(labels: dict[str, str]) -> Path | None:
+    """The directory of a container that has these labels."""
+    directory = labels.get(DIRECTORY_LABEL)
+    return Path(directory) if directory else None
+
+
+def why_it_ended(id: str, exit_code: int, oom: bool, memory_mb: int, logs: str) -> Ended:
+    """What the end of a container means; `oom`: it ran out of memory just before."""
+    if oom and exit_code != 0:
+        cause: EndCause = "oom_killed"
+        detail = f"{id} ran out of memory: it may use {memory_mb} MiB (limits.memory_mb)"
+    elif exit_code != 0 and os.strerror(errno.ENOSPC) in logs:
+        cause = "disk_full"
+        detail = f"{id} ended with exit code {exit_code} because a file system was full (limits.workspace_mb, tmp_mb)"
+    elif exit_code in KILLED:
+        cause, detail = "killed", f"{id} was killed from outside by {signal.Signals(exit_code - 128).name}"
+    else:
+        cause, detail = "exited", f"the server of {id} ended by itself with exit code {exit_code}"
+    return Ended(cause=cause, detail=detail, exit_code=exit_code, logs=logs)

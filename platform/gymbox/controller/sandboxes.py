@@ -180,6 +180,14 @@ class Sandboxes:
             raise NotFound(f"there is no sandbox {id!r}")
         return sandbox
 
+    def __contains__(self, id: str) -> bool:
+        return id in self._live
+
+    def is_used_up(self, id: str) -> bool:
+        """Whether a sandbox of that id has ended, so that none can be created."""
+        before = self._ended.get(id)
+        return before is not None and before.error is None
+
     def all(self) -> list[Sandbox]:
         """Those that live, oldest first, and then those that have ended."""
         return [*self._live.values(), *self._ended.values()]

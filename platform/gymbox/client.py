@@ -1,0 +1,578 @@
+"""Client: every call to a controller and to a sandbox, as methods.
+
+async with HttpClient() as http:
+    controller = ControllerClient("http://127.0.0.1:8710", token, http)
+    async with controller.sandbox(environment) as sandbox:
+        await sandbox.reset(row)
+        result = await sandbox.exec("pytest -q")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import secrets
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+import aiohttp
+from gymbox_sandbox.responses import Response
+from gymbox_sandbox.tasks import Verdict
+from gymbox_sandbox.wire import (
+    ROLLOUT_HEADER,
+    CreateSandbox,
+    Ended,
+    ExecRequest,
+    ExecResult,
+    SandboxView,
+    ToolResult,
+)
+
+from gymbox.environment import Environment, Manifest
+from gymbox.errors import (
+    AtCapacity,
+    ErrorKind,
+    Gone,
+    Invalid,
+    NotFound,
+    Problem,
+    SandboxEnded,
+    StartFailed,
+    Unavailable,
+)
+from gymbox.http import Answer, HttpClient
+
+log = logging.getLogger(__name__)
+
+TRIES = 3
+PAUSE = 0.2
+"""Seconds before the second try; doubled for each further one."""
+GRACE = 10.0
+"""Seconds beyond what the sandbox's own server gives a call: it knows better why something took too long."""
+ENDED_WAIT = 3.0
+"""Seconds that the cause of a lost connection may take to reach the controller."""
+
+
+# --- a sandbox
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How calls get to a sandbox's server: through the proxy with tokens, or straight to its socket."""
+
+    base: str
+    socket: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tools_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """For what the agent calls."""
+
+
+Why = Callable[[], Awaitable[Ended | None]]
+"""Asks the controller why a sandbox does not answer; None: it knows nothing of an end."""
+Fresh = Callable[[], AbstractAsyncContextManager["SandboxClient"]]
+"""Gives this sandbox up for a clean one of the same environment: to hold both could take the places of others who also
+want a second one, so that none gets any."""
+
+
+class SandboxClient:
+    """One sandbox. Whatever is called, a sandbox that has ended raises SandboxEnded with the cause."""
+
+    def __init__(self, id: str, manifest: Manifest, http: HttpClient, reach: Reach, why: Why, fresh: Fresh) -> None:
+        self.id = id
+        self.tools = SandboxTools(self)
+        self._manifest = manifest
+        self._http = http
+        self._reach = reach
+        self._why = why
+        self._fresh = fresh
+        self._public: dict[str, Any] = {}
+
+    async def reset(self, task: dict[str, Any]) -> None:
+        """Prepare it for a task, given without what is hidden from the agent.
+
+        Raises:
+            Problem: `reset` failed (`rollout_kind` says so), or took too long.
+            SandboxEnded: it is no more.
+        """
+        body = json.dumps({"task": task}).encode()
+        answer = await self._send(
+            "POST", "/reset", body, timeout=self._manifest.timeouts.reset + GRACE, repeatable=True
+        )
+        self._public = task
+        self.tools.definitions = answer.json()["tools"]
+
+    async def call_tool(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+        """Call a tool; sent once only, so it never runs twice.
+
+        Raises:
+            Problem: no answer in time, or verify has begun.
+            SandboxEnded: it is no more.
+        """
+        answer = await self._send(
+            "POST",
+            f"/tools/{name}",
+            json.dumps(arguments).encode(),
+            timeout=self._manifest.timeouts.tool + GRACE,
+            repeatable=False,
+            headers=self._reach.tools_headers,
+        )
+        return ToolResult.model_validate_json(answer.body)
+
+    async def verify(self, task: dict[str, Any], response: Response) -> Verdict:
+        """Score the task, given whole. Asked again, it gives the same verdict.
+
+        Where the manifest says `verify: fresh`, this one is given up and the task is scored in a second, clean sandbox,
+        to which the artifacts that it names are copied (those that are missing stay missing).
+
+        Raises:
+            Problem: `verify` failed (`rollout_kind` says how), or took too long.
+            SandboxEnded: it is no more.
+        """
+        if self._manifest.verify == "shared":
+            return await self._verify(task, response)
+        with ExitStack() as stack:
+            artifacts = {path: stack.enter_context(TemporaryFile()) for path in self._manifest.artifacts}
+            found = {path: file for path, file in artifacts.items() if await self._save_tree(path, file)}
+            async with self._fresh() as clean:
+                await clean.reset(self._public)
+                for path, file in found.items():
+                    await clean.upload_tree(path, file)
+                return await clean._verify(task, response)
+
+    async def _verify(self, task: dict[str, Any], response: Response) -> Verdict:
+        body = json.dumps({"task": task, "response": response.dump()}).encode()
+        timeout = self._manifest.timeouts.verify + GRACE
+        answer = await self._send("POST", "/verify", body, timeout=timeout, repeatable=True)
+        return Verdict.model_validate_json(answer.body)
+
+    async def _save_tree(self, path: str, file: IO[bytes]) -> bool:
+        try:
+            async with self.download_tree(path) as chunks:
+                async for chunk in chunks:
+                    file.write(chunk)
+        except NotFound:
+            log.info("sandbox %s has no %s for verify", self.id, path)
+            return False
+        file.seek(0)
+        return True
+
+    async def exec(self, command: str | list[str], **options: Any) -> ExecResult:
+        """Run a command as the agent's user and wait for its end; `options` are ExecRequest's.
+
+        Raises:
+            Invalid: the options are wrong.
+            SandboxEnded: it is no more.
+        """
+        request = ExecRequest(command=command, **options)
+        body = request.model_dump_json(exclude_unset=True).encode()
+        answer = await self._send("POST", "/exec", body, timeout=request.timeout + GRACE, repeatable=False)
+        return ExecResult.model_validate_json(answer.body)
+
+    @asynccontextmanager
+    async def exec_stream(self, request: ExecRequest) -> AsyncIterator[Execution]:
+        """Run a command and follow its output as it comes; leaving the block early hangs up.
+
+        Raises:
+            SandboxEnded: the sandbox is no more.
+        """
+        body = request.model_copy(update={"stream": True}).model_dump_json(exclude_unset=False).encode()
+        async with self._stream("POST", "/exec", data=body, headers={"Content-Type": "application/json"}) as answer:
+            yield Execution(self, answer)
+
+    async def read_file(self, path: str) -> bytes:
+        """The bytes of a file in the sandbox.
+
+        Raises:
+            NotFound: there is none.
+            SandboxEnded: the sandbox is no more.
+        """
+        return (await self._send("GET", "/files", params={"path": path}, timeout=300, repeatable=True)).body
+
+    async def write_file(self, path: str, content: bytes, mode: int = 0o644) -> None:
+        """Put a file into the sandbox; missing folders are made.
+
+        Raises:
+            SandboxEnded: the sandbox is no more.
+        """
+        params = {"path": path, "mode": f"{mode:o}"}
+        await self._send("PUT", "/files", content, params=params, timeout=300, repeatable=True)
+
+    @asynccontextmanager
+    async def download_tree(self, path: str) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The tar of a tree, as it comes.
+
+        Raises:
+            NotFound: there is none.
+            SandboxEnded: the sandbox is no more.
+        """
+        async with self._stream("GET", "/archive", params={"path": path}) as answer:
+            yield answer.content.iter_any()
+
+    async def upload_tree(self, path: str, tar: AsyncIterable[bytes] | IO[bytes] | bytes) -> None:
+        """Unpack a tar into a folder of the sandbox.
+
+        Raises:
+            SandboxEnded: the sandbox is no more.
+        """
+        await self._send("PUT", "/archive", tar, params={"path": path}, timeout=3600, repeatable=False)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        data: Any = None,
+        *,
+        timeout: float,
+        repeatable: bool,
+        headers: Mapping[str, str] | None = None,
+        params: Mapping[str, str] | None = None,
+    ) -> Answer:
+        reach = self._reach
+        headers = reach.headers if headers is None else headers
+        for attempt in range(1, TRIES + 1):
+            try:
+                answer = await self._http.request(
+                    method,
+                    reach.base + path,
+                    data=data,
+                    headers=headers,
+                    params=params,
+                    timeout=timeout,
+                    retry=False,
+                    socket=reach.socket,
+                )
+                return answer.raise_for_status()
+            except (Unavailable, Gone) as error:
+                await self._explain(error)
+                if attempt == TRIES or not (repeatable or _was_not_sent(error)):
+                    raise _unreachable(self.id, error) from error
+            await asyncio.sleep(PAUSE * 2 ** (attempt - 1))
+        raise AssertionError("unreachable")
+
+    @asynccontextmanager
+    async def _stream(self, method: str, path: str, **options: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+        options["headers"] = {**self._reach.headers, **options.get("headers", {})}
+        url, socket = self._reach.base + path, self._reach.socket
+        try:
+            async with self._http.stream(method, url, socket=socket, **options) as answer:
+                yield answer
+        except (Unavailable, Gone) as error:
+            await self._explain(error)
+            raise _unreachable(self.id, error) from error
+
+    async def _explain(self, error: Problem) -> None:
+        """
+        Raises:
+            SandboxEnded: that is why it does not answer.
+        """
+        told = error.extra.get("ended")
+        ended = Ended.model_validate(told) if isinstance(told, dict) else await self._why()
+        if ended is not None:
+            raise SandboxEnded(ended) from error
+
+
+def _was_not_sent(error: Problem) -> bool:
+    return isinstance(error.__cause__, aiohttp.ClientConnectorError)
+
+
+def _unreachable(id: str, error: Problem) -> Unavailable:
+    return Unavailable(
+        f"sandbox {id} does not answer: {error.detail}", rollout_kind=ErrorKind.SANDBOX_UNREACHABLE.value
+    )
+
+
+class SandboxTools:
+    """The tools of one sandbox: all that an agent is handed of it."""
+
+    def __init__(self, sandbox: SandboxClient) -> None:
+        self._sandbox = sandbox
+        self.definitions: list[dict[str, Any]] = []
+        """Function-tool definitions, known after `reset`."""
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+        """See `SandboxClient.call_tool`. What the sandbox does not have is told to the model."""
+        if not any(definition.get("name") == name for definition in self.definitions):
+            known = ", ".join(str(definition.get("name")) for definition in self.definitions) or "none"
+            return ToolResult(output=f"There is no tool {name!r}. The tools are: {known}.", is_error=True)
+        return await self._sandbox.call_tool(name, arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecEvent:
+    """`started`, `stdout`, `stderr` or `exit`, with what it brings."""
+
+    name: str
+    data: dict[str, Any]
+
+    @property
+    def output(self) -> bytes:
+        """What was printed (of `stdout` and `stderr`)."""
+        return base64.b64decode(self.data.get("data", ""))
+
+
+class Execution:
+    """A command that runs, and whose output is followed."""
+
+    def __init__(self, sandbox: SandboxClient, answer: aiohttp.ClientResponse) -> None:
+        self._sandbox = sandbox
+        self._answer = answer
+        self.id = ""
+        """Known once `started` has come."""
+        self.result: ExecResult | None = None
+        """Known once `exit` has come."""
+
+    async def events(self) -> AsyncIterator[ExecEvent]:
+        """Everything that happens, until the command has ended.
+
+        Raises:
+            SandboxEnded: the sandbox is no more.
+        """
+        name, data = "", []
+        async for line in _lines(self._answer.content):
+            if line.startswith("event:"):
+                name = line[6:].strip()
+            elif line.startswith("data:"):
+                data.append(line[5:].strip())
+            elif not line and data:
+                event = ExecEvent(name, json.loads("\n".join(data)))
+                name, data = "", []
+                if event.name == "started":
+                    self.id = event.data["exec_id"]
+                elif event.name == "exit":
+                    self.result = ExecResult.model_validate(event.data)
+                yield event
+        if self.result is None:
+            raise Unavailable(f"the output of a command in sandbox {self._sandbox.id} broke off")
+
+    async def write(self, content: bytes) -> None:
+        """Give the command input."""
+        await self._post("stdin", content)
+
+    async def close_stdin(self) -> None:
+        """There is no more input."""
+        await self._post("stdin", b"", {"eof": "1"})
+
+    async def resize(self, rows: int, columns: int) -> None:
+        """The terminal has another size now."""
+        await self._post("resize", json.dumps({"rows": rows, "columns": columns}).encode())
+
+    async def signal(self, name: str) -> None:
+        """Send it a signal (`SIGINT`, …)."""
+        await self._post("signal", json.dumps({"signal": name}).encode())
+
+    async def _post(self, what: str, body: bytes, params: Mapping[str, str] | None = None) -> None:
+        path = f"/exec/{self.id}/{what}"
+        await self._sandbox._send("POST", path, body, params=params, timeout=60, repeatable=False)
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[str]:
+    """Lines of any length (the reader's own are limited)."""
+    rest = b""
+    async for chunk in content.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r").decode()
+
+
+# --- a controller
+
+
+class ControllerClient:
+    """The REST API of a controller.
+
+    Args:
+        lease: seconds for which a sandbox outlives a caller that vanished.
+        patience: seconds to wait for a place while the controller is full.
+    """
+
+    def __init__(self, url: str, token: str, http: HttpClient, *, lease: float = 120, patience: float = 900) -> None:
+        self.url = url.rstrip("/")
+        self._http = http
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._token = token
+        self._lease = lease
+        self._patience = patience
+
+    async def create(self, request: CreateSandbox, *, timeout: float = 3600) -> SandboxView:
+        """Create a sandbox; with an id of the caller's it may be asked again and is created once.
+
+        Raises:
+            Problem: NotFound, Conflict, Gone, AtCapacity; see `Sandboxes.create`.
+            StartFailed: it did not become ready.
+        """
+        try:
+            return SandboxView.model_validate(
+                await self._json("POST", "/sandboxes", json=request.model_dump(), timeout=timeout, retry=False)
+            )
+        except Unavailable as error:
+            if isinstance(error.extra.get("ended"), dict):
+                raise StartFailed(Ended.model_validate(error.extra["ended"])) from error
+            raise
+
+    async def sandboxes(
+        self, *, environment: str | None = None, status: str | None = None, labels: Mapping[str, str] | None = None
+    ) -> list[SandboxView]:
+        """All sandboxes, without their tokens."""
+        query = [(name, value) for name, value in (("environment", environment), ("status", status)) if value]
+        query += [("label", f"{name}={value}") for name, value in (labels or {}).items()]
+        found = await self._json("GET", "/sandboxes", params=query)
+        return [SandboxView.model_validate(view) for view in found]
+
+    async def get(self, id: str, *, wait_ended: float = 0) -> SandboxView:
+        """One sandbox; `wait_ended` seconds (at most 60) are given to it to end.
+
+        Raises:
+            NotFound: there is none of that id.
+        """
+        params = {"wait_ended": f"{wait_ended:g}"}
+        return SandboxView.model_validate(
+            await self._json("GET", f"/sandboxes/{id}", params=params, timeout=30 + wait_ended)
+        )
+
+    async def delete(self, id: str) -> None:
+        """Delete a sandbox; one that has ended already is fine.
+
+        Raises:
+            NotFound: there is none of that id.
+        """
+        await self._json("DELETE", f"/sandboxes/{id}", timeout=120)
+
+    async def renew(self, id: str, lease: float | None = None) -> SandboxView:
+        """Let it live for another lease.
+
+        Raises:
+            NotFound, Gone: it does not live.
+        """
+        return SandboxView.model_validate(await self._json("POST", f"/sandboxes/{id}/renew", json={"lease": lease}))
+
+    async def logs(self, id: str, tail: int = 100) -> str:
+        """The last lines that its container printed."""
+        answer = await self._request("GET", f"/sandboxes/{id}/logs", params={"tail": str(tail)})
+        return answer.body.decode(errors="replace")
+
+    async def environments(self) -> list[Manifest]:
+        """The manifests of what sandboxes can be made of."""
+        return [Manifest.model_validate(manifest) for manifest in await self._json("GET", "/environments")]
+
+    async def environment(self, name: str) -> Manifest:
+        """One environment's manifest.
+
+        Raises:
+            NotFound: there is none of that name.
+        """
+        return Manifest.model_validate(await self._json("GET", f"/environments/{name}"))
+
+    def open(self, view: SandboxView, manifest: Manifest) -> SandboxClient:
+        """A client for a sandbox that exists; calls go through the proxy."""
+        if view.url is None:
+            raise Invalid(f"the controller told no address for sandbox {view.id}")
+        control = view.tokens.control if view.tokens else self._token
+        tools = view.tokens.tools if view.tokens else self._token
+        reach = Reach(
+            base=view.url,
+            headers={"Authorization": f"Bearer {control}", ROLLOUT_HEADER: view.id},
+            tools_headers={"Authorization": f"Bearer {tools}", ROLLOUT_HEADER: view.id},
+        )
+
+        async def why() -> Ended | None:
+            return await self._why(view.id)
+
+        @asynccontextmanager
+        async def fresh() -> AsyncIterator[SandboxClient]:
+            await self._delete_quietly(view.id)
+            async with self._sandbox(manifest, f"{view.id[:80]}.verify-{secrets.token_hex(3)}") as clean:
+                yield clean
+
+        return SandboxClient(view.id, manifest, self._http, reach, why, fresh)
+
+    def sandbox(
+        self, environment: Environment, *, id: str | None = None
+    ) -> AbstractAsyncContextManager[SandboxClient]:
+        """A sandbox of its own within the block: renewed while it lasts, deleted on every way out. Leaving never
+        raises: what could not be deleted is left to its lease.
+
+        An `id` that an earlier sandbox has used up gets an ending, so that a rollout may be done again.
+
+        Raises:
+            Problem: (on entering) see `create`; while the controller is full it waits.
+        """
+        return self._sandbox(environment.manifest, id or f"{environment.name}-{secrets.token_hex(8)}")
+
+    @asynccontextmanager
+    async def _sandbox(self, manifest: Manifest, id: str) -> AsyncIterator[SandboxClient]:
+        request = CreateSandbox(id=id, environment=manifest.name, lease=self._lease)
+        used: list[str] = []
+        renewing = asyncio.create_task(self._renew_forever(used))
+        try:
+            yield self.open(await self._create_at_last(request, used), manifest)
+        finally:
+            renewing.cancel()
+            for one in used:
+                # shielded: a second cancellation must not leave it behind
+                await asyncio.shield(asyncio.create_task(self._delete_quietly(one)))
+
+    async def _create_at_last(self, request: CreateSandbox, used: list[str]) -> SandboxView:
+        """Create, as often as it takes and may help; `used` is told the id that may exist from now on."""
+        deadline = asyncio.get_running_loop().time() + self._patience
+        sent, failures = False, 0
+        used[:] = [str(request.id)]
+        while True:
+            try:
+                return await self.create(request)
+            except Gone:
+                if sent:
+                    raise
+                request = request.model_copy(update={"id": f"{str(request.id)[:90]}.{secrets.token_hex(3)}"})
+                used[:] = [str(request.id)]
+            except AtCapacity as error:
+                pause = error.retry_after or 1.0
+                if asyncio.get_running_loop().time() + pause > deadline:
+                    raise
+                await asyncio.sleep(pause)
+            except StartFailed:
+                raise
+            except Unavailable as error:
+                sent, failures = True, failures + 1
+                if failures == TRIES:
+                    raise
+                await asyncio.sleep(error.retry_after or PAUSE * 2**failures)
+
+    async def _renew_forever(self, used: list[str]) -> None:
+        while True:
+            await asyncio.sleep(self._lease / 3)
+            for id in list(used):
+                try:
+                    await self.renew(id, self._lease)
+                except Gone:
+                    return
+                except Problem as error:
+                    log.warning("cannot renew sandbox %s: %s", id, error)
+
+    async def _delete_quietly(self, id: str) -> None:
+        try:
+            await self.delete(id)
+        except NotFound:
+            pass
+        except Exception as error:
+            log.warning("cannot delete sandbox %s, which is left to its lease: %s", id, error)
+
+    async def _why(self, id: str) -> Ended | None:
+        try:
+            return (await self.get(id, wait_ended=ENDED_WAIT)).ended
+        except NotFound:
+            return Ended(cause="lost", detail=f"the controller knows no sandbox {id} any more")
+        except Problem:
+            return None
+
+    async def _request(self, method: str, path: str, **options: Any) -> Answer:
+        answer = await self._http.request(method, self.url + path, headers=self._headers, **options)
+        return answer.raise_for_status()
+
+    async def _json(self, method: str, path: str, **options: Any) -> Any:
+        answer = await self._request(method, path, **options)
+        return answer.json() if answer.body else None

@@ -60,7 +60,8 @@ OnPhase = Callable[[str], None]
 class SandboxProvider(Protocol):
     """Starts, stops and lists sandboxes. Three verbs; `prepare` and `logs` serve them."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     async def open(self, controller_id: str, on_end: OnEnd) -> None:
         """Connect, and watch the containers labelled with `controller_id` from now on.

@@ -1,0 +1,168 @@
+"""Real containers: one engine, a controller id of its own for each test, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import docker
+import pytest
+import yaml
+from gymbox.environment import Environment
+from gymbox.providers import Started, StartSpec
+from gymbox.providers.container import CONTROLLER_LABEL
+from gymbox.providers.docker import DockerProvider
+from gymbox.sockets import PinnedSocket
+from gymbox_sandbox.wire import Ended
+
+SESSION = f"test-{uuid.uuid4().hex[:8]}"
+"""Every controller of this test session is named after it."""
+SERVER = """
+from gymbox_sandbox import ResourcesServer, Response, Task, tool
+
+class Plain(ResourcesServer):
+    async def reset(self, task: Task) -> None:
+        self.count = 0
+
+    @tool
+    async def add(self, by: int) -> int:
+        self.count += by
+        return self.count
+
+    async def verify(self, task: Task, response: Response) -> float:
+        return float(self.count)
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.docker)
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Any]:
+    """The SDK's client, to look at the engine from the side; skips where there is no engine."""
+    try:
+        client = docker.from_env(timeout=60)
+        client.ping()
+    except Exception as error:
+        pytest.skip(f"no Docker engine answers: {error}")
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left(engine: Any) -> Iterator[None]:
+    """The leak check: no container or network of this session, and no volume more than before."""
+    volumes = {volume.name for volume in engine.volumes.list()}
+    yield
+    containers = [each for each in engine.containers.list(all=True) if ours(each.labels)]
+    networks = [each for each in engine.networks.list() if ours(each.attrs["Labels"])]
+    left = {volume.name for volume in engine.volumes.list()} - volumes
+    assert not containers and not networks and not left
+
+
+def ours(labels: dict[str, str]) -> bool:
+    return labels.get(CONTROLLER_LABEL, "").startswith(SESSION)
+
+
+class Sandboxes:
+    """A provider with the little that a test needs around it. Removes what it started."""
+
+    def __init__(self, provider: DockerProvider, controller_id: str, folder: Path) -> None:
+        self.provider = provider
+        self.controller_id = controller_id
+        self.folder = folder
+        self.ends: asyncio.Queue[tuple[str, Ended]] = asyncio.Queue()
+        self.phases: list[str] = []
+        self._started: list[str] = []
+
+    def spec(self, environment: Environment, id: str | None = None) -> StartSpec:
+        id = id or f"gymbox-test-{uuid.uuid4().hex[:10]}"
+        self._started.append(id)
+        return StartSpec(id, environment, self.folder / id, {"gymbox.sandbox": id})
+
+    async def start(self, environment: Environment, id: str | None = None) -> Started:
+        return await self.provider.start(self.spec(environment, id), self.phases.append)
+
+    async def ended(self, within: float = 30) -> tuple[str, Ended]:
+        async with asyncio.timeout(within):
+            return await self.ends.get()
+
+    async def close(self) -> None:
+        for id in self._started:
+            await self.provider.stop(id)
+        await self.provider.close()
+        assert not list(self.folder.iterdir()), "a directory was left"
+
+
+@pytest.fixture
+def make_sandboxes(engine: Any, tmp_path: Path) -> Callable[..., Any]:
+    """Opens a provider under a controller id (a new one, unless given)."""
+
+    @contextlib.asynccontextmanager
+    async def make(
+        provider: DockerProvider | None = None, controller_id: str | None = None
+    ) -> AsyncIterator[Sandboxes]:
+        controller_id = controller_id or f"{SESSION}-{uuid.uuid4().hex[:6]}"
+        folder = tmp_path / controller_id
+        folder.mkdir(exist_ok=True)
+        made = Sandboxes(provider or DockerProvider(build_folder=tmp_path / "builds"), controller_id, folder)
+        await made.provider.open(controller_id, lambda id, ended: made.ends.put_nowait((id, ended)))
+        try:
+            yield made
+        finally:
+            await made.close()
+
+    return make
+
+
+@pytest.fixture
+async def sandboxes(make_sandboxes: Callable[..., Any]) -> AsyncIterator[Sandboxes]:
+    async with make_sandboxes() as made:
+        yield made
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Callable[..., Environment]:
+    """Writes an environment's folder: its server's source, other files, and the manifest's fields."""
+
+    def write(server: str = SERVER, files: dict[str, str] | None = None, **manifest: Any) -> Environment:
+        folder = tmp_path / "environments" / uuid.uuid4().hex[:6] / "plain"
+        folder.mkdir(parents=True)
+        (folder / "server.py").write_text(server)
+        (folder / "environment.yaml").write_text(yaml.safe_dump({"description": "For a test.", **manifest}))
+        for name, content in (files or {}).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(content)
+        return Environment.load(folder)
+
+    return write
+
+
+@contextlib.asynccontextmanager
+async def connected(started: Started) -> AsyncIterator[aiohttp.ClientSession]:
+    """A session whose every call goes to the sandbox's server."""
+    assert started.socket is not None
+    with PinnedSocket(started.socket) as pinned:
+        async with aiohttp.ClientSession("http://sandbox", connector=aiohttp.UnixConnector(pinned.address)) as session:
+            yield session
+
+
+@pytest.fixture
+def run_in() -> Callable[..., Any]:
+    """Runs a shell command in a sandbox, as its agent, and gives the ExecResult."""
+
+    async def run(started: Started, command: str | list[str], **request: Any) -> dict[str, Any]:
+        async with connected(started) as session:
+            async with session.post("/exec", json={"command": command, **request}) as answer:
+                assert answer.status == 200, await answer.text()
+                return dict(await answer.json())
+
+    return run

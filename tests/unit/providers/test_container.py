@@ -1,0 +1,208 @@
+"""What the engine is asked for, held against the list of what must never be asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gymbox.environment import Environment, Limits, Manifest
+from gymbox.errors import ConfigError
+from gymbox.providers import StartSpec
+from gymbox.providers.container import (
+    SECCOMP,
+    User,
+    container_config,
+    network_config,
+    server_command,
+    server_user,
+    why_it_ended,
+)
+
+FORBIDDEN_SYSCALLS = """
+    acct add_key bpf chroot clock_adjtime clock_settime create_module delete_module fanotify_init finit_module
+    fsconfig fsmount fsopen fspick init_module io_uring_enter io_uring_register io_uring_setup ioperm iopl kcmp
+    kexec_file_load kexec_load keyctl lookup_dcookie mount mount_setattr move_mount move_pages nfsservctl
+    open_by_handle_at open_tree perf_event_open pidfd_getfd pivot_root quotactl reboot request_key setdomainname
+    sethostname setns settimeofday socketcall swapoff swapon syslog umount umount2 unshare uselib userfaultfd ustat
+    vhangup
+"""
+
+
+def spec(**manifest: Any) -> StartSpec:
+    content = Manifest.model_validate({"name": "plain", "description": "For a test.", **manifest})
+    environment = Environment(Path("/environments/plain"), content)
+    return StartSpec("box-1", environment, Path("/run/gymbox/box-1"), {"gymbox.sandbox": "box-1"})
+
+
+def config(**manifest: Any) -> dict[str, Any]:
+    return container_config(spec(**manifest), "image:tag", "controller-1", ["serve"])
+
+
+def host(**manifest: Any) -> dict[str, Any]:
+    host_config = config(**manifest)["HostConfig"]
+    assert isinstance(host_config, dict)
+    return host_config
+
+
+# The numbers are those of section 5 of the CIS Docker Benchmark.
+
+
+def test_cis_5_2_no_security_profile_is_turned_off() -> None:
+    options = host()["SecurityOpt"]
+    assert "no-new-privileges:true" in options  # 5.25
+    assert not [option for option in options if "unconfined" in option or "disable" in option]  # 5.1, 5.2, 5.21
+
+
+def test_cis_5_3_all_capabilities_are_dropped_but_the_supervisors_three() -> None:
+    assert host()["CapDrop"] == ["ALL"]
+    assert host()["CapAdd"] == ["KILL", "SETGID", "SETUID"]
+
+
+def test_cis_5_4_it_is_not_privileged() -> None:
+    assert host()["Privileged"] is False
+
+
+def test_cis_5_5_only_the_sandboxs_own_directory_is_mounted() -> None:
+    assert host()["Binds"] == ["/run/gymbox/box-1:/run/gymbox:rw"]
+    assert "Mounts" not in host() and "VolumesFrom" not in host() and "Volumes" not in config()
+
+
+def test_cis_5_7_nothing_is_published() -> None:
+    assert "PortBindings" not in host() and "PublishAllPorts" not in host() and "ExposedPorts" not in config()
+
+
+def test_cis_5_9_no_namespace_is_shared_with_the_host() -> None:
+    assert host()["NetworkMode"] == "none"
+    assert host()["IpcMode"] == "private"  # 5.16
+    assert host()["CgroupnsMode"] == "private"
+    assert not {"PidMode", "UTSMode", "UsernsMode", "CgroupParent"} & host().keys()  # 5.15, 5.20, 5.24, 5.30
+
+
+def test_cis_5_10_memory_is_limited_and_swap_adds_nothing() -> None:
+    assert host(limits={"memory_mb": 512})["Memory"] == 512 * 1024 * 1024
+    assert host()["MemorySwap"] == host()["Memory"]
+
+
+def test_cis_5_11_processors_are_limited() -> None:
+    assert host(limits={"cpus": 0.5})["NanoCpus"] == 500_000_000
+
+
+def test_cis_5_12_the_root_file_system_is_read_only_and_what_is_not_has_a_size_and_a_number_of_files() -> None:
+    assert host()["ReadonlyRootfs"] is True
+    tmpfs = host(limits={"workspace_mb": 100, "tmp_mb": 50})["Tmpfs"]
+    assert set(tmpfs) == {"/tmp", "/home/agent", "/workspace"}
+    for path, options in tmpfs.items():
+        size = 100 if path == "/workspace" else 50
+        assert {"nosuid", "nodev", f"size={size}m", f"nr_inodes={size * 64}"} <= set(options.split(","))
+
+
+def test_cis_5_14_it_is_never_restarted() -> None:
+    assert host()["RestartPolicy"] == {"Name": "no"}
+
+
+def test_cis_5_17_no_device_is_passed_in() -> None:
+    assert not {"Devices", "DeviceRequests", "DeviceCgroupRules"} & host().keys()
+
+
+def test_cis_5_18_files_and_core_dumps_are_limited() -> None:
+    assert {"Name": "core", "Soft": 0, "Hard": 0} in host()["Ulimits"]
+    assert {"Name": "nofile", "Soft": 99, "Hard": 99} in host(limits={"open_files": 99})["Ulimits"]
+
+
+def test_cis_5_28_processes_are_limited() -> None:
+    assert host(limits={"pids": 64})["PidsLimit"] == 64
+
+
+def test_cis_5_31_the_engines_socket_is_never_mounted() -> None:
+    assert "docker.sock" not in json.dumps(config())
+
+
+def test_logs_are_limited_and_an_init_reaps() -> None:
+    assert host()["LogConfig"]["Config"] == {"max-size": "10m", "max-file": "2"}
+    assert host()["Init"] is True
+
+
+def test_nothing_of_the_starters_environment_variables_gets_in() -> None:
+    assert config()["Env"] == []
+
+
+def test_labels_of_the_provider_win_over_those_of_a_caller() -> None:
+    given = StartSpec("box-1", spec().environment, Path("/run/x"), {"gymbox.controller": "another", "mine": "1"})
+    labels = container_config(given, "image", "controller-1", [])["Labels"]
+    assert labels["gymbox.controller"] == "controller-1"
+    assert labels["mine"] == "1"
+
+
+@pytest.mark.parametrize("wish", ["privileged", "volumes", "cap_add", "network_mode", "devices", "pid", "runtime"])
+def test_a_manifest_cannot_ask_for_what_is_not_on_the_list(wish: str, tmp_path: Path) -> None:
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    (folder / "environment.yaml").write_text(f"description: x\n{wish}: true\n")
+    with pytest.raises(ConfigError, match=wish):
+        Environment.load(folder)
+
+
+def test_an_internal_network_is_the_sandboxs_own_and_the_host_has_no_address_in_it() -> None:
+    internal = spec(network="internal")
+    assert host(network="internal")["NetworkMode"] == "gymbox-box-1"
+    assert host(network="internal")["Dns"] == ["127.0.0.1"]
+    network = network_config(internal, "controller-1")
+    assert network["internal"] is True
+    assert network["options"]["com.docker.network.bridge.inhibit_ipv4"] == "true"
+
+
+def test_the_server_runs_as_a_user_of_its_own_where_the_caller_is_root() -> None:
+    assert str(server_user(User(0, 0))) == "10002:10003"
+    assert str(server_user(User(1000, 1000))) == "1000:1000"
+
+
+def test_the_server_takes_no_module_from_a_folder_that_the_agent_can_write_to() -> None:
+    command = server_command(spec().environment, User(10002, 10003))
+    assert "-I" in command[1] or command[1].startswith("-I")
+    assert config()["WorkingDir"] == "/"
+
+
+def test_the_manifests_deadlines_reach_the_server() -> None:
+    command = server_command(spec(timeouts={"tool": 7, "verify": 8}, sessions=3).environment, User(1, 1))
+    limits = json.loads(command[command.index("--limits-json") + 1])
+    assert (limits["tool_timeout"], limits["verify_timeout"]) == (7, 8)
+    assert command[command.index("--max-sessions") + 1] == "3"
+
+
+def test_the_seccomp_profile_denies_what_it_does_not_name() -> None:
+    profile = json.loads(SECCOMP)
+    assert profile["defaultAction"] == "SCMP_ACT_ERRNO"
+    allowed = {name for rule in profile["syscalls"] if rule["action"] == "SCMP_ACT_ALLOW" for name in rule["names"]}
+    assert not allowed & set(FORBIDDEN_SYSCALLS.split())
+
+
+def test_the_seccomp_profile_opens_only_harmless_families_of_sockets() -> None:
+    rules = [rule for rule in json.loads(SECCOMP)["syscalls"] if "socket" in rule["names"]]
+    assert sorted(rule["args"][0]["value"] for rule in rules) == [1, 2, 10, 16]
+    assert all(rule["args"][0]["op"] == "SCMP_CMP_EQ" for rule in rules)
+
+
+def test_the_seccomp_profile_has_no_second_architecture_to_slip_through() -> None:
+    assert all(each["subArchitectures"] == [] for each in json.loads(SECCOMP)["archMap"])
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "oom", "logs", "cause"),
+    [
+        (137, True, "", "oom_killed"),
+        (1, True, "", "oom_killed"),
+        (0, True, "", "exited"),
+        (137, False, "", "killed"),
+        (143, False, "", "killed"),
+        (1, False, "OSError: [Errno 28] No space left on device", "disk_full"),
+        (3, False, "Traceback", "exited"),
+    ],
+)
+def test_the_cause_of_an_end_follows_from_exit_code_memory_and_log(
+    exit_code: int, oom: bool, logs: str, cause: str
+) -> None:
+    ended = why_it_ended("box-1", exit_code, oom, Limits().memory_mb, logs)
+    assert (ended.cause, ended.exit_code, ended.logs) == (cause, exit_code, logs)
+    assert "box-1" in ended.detail

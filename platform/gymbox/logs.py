@@ -96,7 +96,7 @@ class ConsoleLines(logging.Formatter):
 
 def setup(
     *, level: str = "INFO", form: Literal["json", "console"] = "console", stream: TextIO | None = None
-) -> logging.Handler:
+) -> logging.StreamHandler[TextIO]:
     """Send the logs of this process to `stream` (default stderr); called once, by whoever is `main`."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else ConsoleLines())

@@ -21,7 +21,7 @@ from gymbox.runner import Plan, Slot, Summary
 
 PLAIN_INTERVAL = 10.0
 """Seconds between two lines where the output is no terminal."""
-TOTAL = "total"
+TOTAL = "(all)"
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 

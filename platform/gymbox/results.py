@@ -88,6 +88,8 @@ class Manifest(BaseModel):
     with other inputs is refused."""
     settings: dict[str, Any]
     """All settings of the last start, secrets replaced by stars."""
+    images: dict[str, str | None] = Field(default_factory=dict)
+    """Content-addressed image of each environment, where the provider has images."""
     versions: dict[str, str]
     planned: int
     done: int = 0
@@ -114,23 +116,39 @@ class RunFolder:
         # one thread, so there is one writer; whatever has come in since the last fsync shares the next
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="gymbox-results")
 
+    @staticmethod
+    def check(path: Path, *, inputs: dict[str, Any], resume: bool) -> Manifest | None:
+        """The manifest of the run to go on with; None for a new one. Writes nothing.
+
+        Raises:
+            ConfigError: it holds a run and `resume` is off; the inputs have changed (each change is named).
+        """
+        before = _manifest_in(path)
+        if before is None or not resume:
+            _refuse_to_overwrite(path)
+            return None
+        _refuse_changes(path, before.inputs, json.loads(json.dumps(inputs)))
+        return before
+
     @classmethod
     def open(
-        cls, path: Path, *, inputs: dict[str, Any], settings: dict[str, Any], planned: int, resume: bool
+        cls,
+        path: Path,
+        *,
+        inputs: dict[str, Any],
+        settings: dict[str, Any],
+        planned: int,
+        resume: bool,
+        images: dict[str, str | None] | None = None,
     ) -> RunFolder:
         """A new run in `path`, or with `resume` the one that is there (a new one if there is none).
 
         Raises:
-            ConfigError: it holds a run and `resume` is off; the inputs have changed (each change is named); another
-                process writes to it; a line other than a torn last one is damaged; it cannot be written.
+            ConfigError: see `check`; or another process writes to it, a line other than a torn last one is damaged,
+                or it cannot be written.
         """
-        inputs = json.loads(json.dumps(inputs))
         try:
-            before = _manifest_in(path)
-            if before is None or not resume:
-                _refuse_to_overwrite(path)
-            else:
-                _refuse_changes(path, before.inputs, inputs)
+            before = cls.check(path, inputs=inputs, resume=resume)
             path.mkdir(parents=True, exist_ok=True)
             now, versions = datetime.now(UTC), _versions()
             manifest = Manifest(
@@ -139,14 +157,16 @@ class RunFolder:
                 started_at=before.started_at if before else now,
                 inputs=inputs,
                 settings=settings,
+                images=images or {},
                 versions=versions,
                 planned=planned,
             )
             folder = cls(path, manifest)
         except OSError as error:
             raise ConfigError(f"cannot write the run to {path}: {error.strerror}; set runner.output=DIR") from error
-        if before and before.versions != versions:
-            log.warning("resuming %s with other versions: %s", path, _changes(before.versions, versions))
+        if before and (before.versions, before.images) != (versions, manifest.images):
+            old, new = before.versions | before.images, versions | manifest.images
+            log.warning("going on with the run in %s, though some versions are new:\n%s", path, _changes(old, new))
         try:
             folder._take()
         except BaseException:

@@ -1,0 +1,55 @@
+"""Places: where the command line finds environments, and keeps the admin token and controllers' state."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+import gymbox
+from gymbox.errors import ConfigError
+
+TOKEN_VARIABLE = "GYMBOX_TOKEN"
+
+
+def environment_folders() -> list[Path]:
+    """`./environments`, then those that come with gymbox."""
+    package = Path(gymbox.__file__).parent
+    shipped = [package.parents[1] / "environments", package / "environments"]  # in a checkout; in a wheel
+    return [Path("environments"), *(folder for folder in shipped if folder.is_dir())]
+
+
+def state_folder() -> Path:
+    """Where controllers of this user keep their state."""
+    return _home("XDG_STATE_HOME", ".local/state") / "gymbox"
+
+
+def admin_token() -> str:
+    """The admin token: $GYMBOX_TOKEN, else that of this user's file, which is made if there is none.
+
+    Raises:
+        ConfigError: the file cannot be read or made, or others may read it.
+    """
+    given = os.environ.get(TOKEN_VARIABLE)
+    if given:
+        return given
+    path = _home("XDG_CONFIG_HOME", ".config") / "gymbox" / "token"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            if path.stat().st_mode & 0o077:
+                raise ConfigError(f"{path} can be read by others; run: chmod 600 {path}") from None
+            return path.read_text().strip()
+        token = f"gbx_admin_{secrets.token_urlsafe(32)}"
+        with os.fdopen(handle, "w") as file:
+            file.write(f"{token}\n")
+        return token
+    except OSError as error:
+        raise ConfigError(f"cannot keep the admin token in {path}: {error.strerror}; set ${TOKEN_VARIABLE}") from error
+
+
+def _home(variable: str, default: str) -> Path:
+    given = os.environ.get(variable, "")
+    return Path(given) if given.startswith("/") else Path.home() / default

@@ -1,0 +1,231 @@
+"""`gymbox run`: from settings to rewards in a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shlex
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from gymbox import logs
+from gymbox.cli.places import admin_token, environment_folders, state_folder
+from gymbox.client import ControllerClient
+from gymbox.config import Settings, compose, record
+from gymbox.controller.settings import ControllerSettings
+from gymbox.embedded import EmbeddedController
+from gymbox.environment import MANIFEST, Catalog, Environment
+from gymbox.errors import ConfigError, ImageBuildFailed, Problem, nearest
+from gymbox.http import HttpClient
+from gymbox.progress import Progress, show
+from gymbox.results import RunFolder, WriteFailed
+from gymbox.rollout import RolloutController
+from gymbox.runner import Plan, Summary, run
+
+log = logging.getLogger(__name__)
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+def run_(
+    overrides: list[str] = typer.Argument(None, metavar="NAME=VALUE...", help="Settings; see docs/reference."),
+    config_dir: list[Path] = typer.Option([], help="Folder with configuration groups of your own; may be repeated."),
+    as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Log every sandbox and rollout."),
+) -> None:
+    """Run tasks: agent × model × environment → rewards in a folder.
+
+    \b
+    gymbox run environment=counter model=scripted provider=process runner.limit=5
+    gymbox run environment=counter,weather model=openai model.name=NAME model.base_url=URL runner.repeats=4
+    gymbox run … runner.output=DIR runner.resume=true
+    gymbox run … controller=http://127.0.0.1:8710
+
+    Exit code 0: every rollout has a reward. 1: some have an error. 2: nothing was started. 130: interrupted.
+    """
+    sys.path.append("")  # so that _target_ finds a class in the working directory
+    handler = logs.setup(level="INFO" if verbose else "WARNING")
+    settings = compose(overrides or [], config_dir)
+    going = Run(settings, overrides or [], Console(stderr=True), handler)
+    try:
+        summary = asyncio.run(going.main())
+    except asyncio.CancelledError:
+        raise typer.Exit(128 + going.signal) from None
+    except WriteFailed as error:
+        typer.echo(f"gymbox: {error}", err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        typer.echo(summary.model_dump_json(indent=2))
+    else:
+        show(summary, Console(), going.resume)
+    if summary.status == "interrupted":
+        raise typer.Exit(128 + going.signal)
+    raise typer.Exit(0 if summary.complete else 1)
+
+
+class Run:
+    """One run of the command, from preflight to summary; it can be stopped by signals."""
+
+    def __init__(
+        self, settings: Settings, overrides: Sequence[str], console: Console, handler: logging.StreamHandler[Any]
+    ) -> None:
+        self.settings = settings
+        self.console = console
+        self.signal = signal.SIGINT
+        self.output = settings.runner.output or _new_folder(settings.environment)
+        kept = [text for text in overrides if not text.startswith(("runner.output=", "runner.resume="))]
+        self.resume = shlex.join(["gymbox", "run", *kept, f"runner.output={self.output}", "runner.resume=true"])
+        """The command that goes on with this run."""
+        self._handler = handler
+        self._stop = asyncio.Event()
+        self._running = False
+
+    async def main(self) -> Summary:
+        """
+        Raises:
+            ConfigError: something is wrong; no rollout was started.
+            WriteFailed: a result could not be written.
+            CancelledError: stopped before the run began, or told twice to stop.
+        """
+        self._listen()
+        runner = self.settings.runner
+        if runner.resume and runner.output is None:
+            raise ConfigError("runner.resume=true needs runner.output=DIR, the folder of the run to go on with")
+        environments = find(self.settings.environment)
+        with Plan(environments, runner) as plan:
+            inputs = plan.inputs() | {"agent": record(self.settings.agent), "model": record(self.settings.model)}
+            RunFolder.check(self.output, inputs=inputs, resume=runner.resume)
+            async with AsyncExitStack() as stack:
+                http = await stack.enter_async_context(HttpClient())
+                controller, images, sandboxes = await stack.enter_async_context(self._controller(environments, http))
+                stack.push_async_callback(self.settings.model.close)
+                await self.settings.model.open()
+                folder = RunFolder.open(
+                    self.output,
+                    inputs=inputs,
+                    settings=self.settings.record(),
+                    images=images,
+                    planned=len(plan),
+                    resume=runner.resume,
+                )
+                with Progress(self.console, plan, folder, sandboxes) as progress:
+                    self._handler.setStream(sys.stderr)  # which the live display has replaced, so lines go above it
+                    self._running = True
+                    try:
+                        return await run(
+                            plan,
+                            self.settings.agent,
+                            self.settings.model,
+                            controller,
+                            http,
+                            folder,
+                            watcher=progress,
+                            stop=self._stop,
+                        )
+                    finally:
+                        self._running = False
+                        self._handler.setStream(sys.__stderr__)
+
+    @asynccontextmanager
+    async def _controller(
+        self, environments: Sequence[Environment], http: HttpClient
+    ) -> AsyncIterator[tuple[RolloutController, dict[str, str | None], Callable[[], int] | None]]:
+        """The controller, the images of the environments, and how to count sandboxes."""
+        if self.settings.controller:
+            client = ControllerClient(self.settings.controller, admin_token(), http)
+            await _check_controller(client, environments)
+            yield client, {}, None
+            return
+        # twice: with `verify: fresh` a rollout holds two
+        limits = ControllerSettings(port=0, max_sandboxes=2 * self.settings.runner.concurrency)
+        provider = self.settings.provider
+        async with AsyncExitStack() as stack:
+            try:
+                embedded = await stack.enter_async_context(
+                    EmbeddedController(
+                        provider, _Found(environments), state_folder(), admin_token(), http, settings=limits
+                    )
+                )
+                images = {environment.name: await provider.prepare(environment) for environment in environments}
+            except ImageBuildFailed as error:
+                raise ConfigError(f"{error.detail}\n{error.log}".rstrip()) from error
+            except Problem as error:
+                raise ConfigError(error.detail) from error
+            yield embedded, images, lambda: embedded.sandboxes.containers
+
+    def _listen(self) -> None:
+        """First signal: stop softly. Second: drop everything. Third: as the system has it."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def told(number: signal.Signals) -> None:
+            self.signal = number
+            if self._running and not self._stop.is_set():
+                self._stop.set()
+                return
+            for each in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(each)
+            task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, told, number)
+
+
+def find(names: Sequence[str], folders: Sequence[Path] | None = None) -> list[Environment]:
+    """The environments of these names, or in these folders.
+
+    Raises:
+        ConfigError: there is none of a name, its manifest is wrong, or two have the same name.
+    """
+    catalog = Catalog(folders or environment_folders())
+    found: dict[str, Environment] = {}
+    for name in names:
+        is_path = "/" in name or name in (".", "..") or (Path(name) / MANIFEST).is_file()
+        environment = Environment.load(Path(name).resolve()) if is_path else catalog[name]
+        if environment.name in found:
+            raise ConfigError(f"environment {environment.name!r} is named twice; a run has each once")
+        found[environment.name] = environment
+    return list(found.values())
+
+
+class _Found(Catalog):
+    """Exactly the environments of this run, wherever their folders are."""
+
+    def __init__(self, environments: Sequence[Environment]) -> None:
+        super().__init__([])
+        self._found = {environment.name: environment for environment in environments}
+
+    def names(self) -> list[str]:
+        return sorted(self._found)
+
+    def __getitem__(self, name: str) -> Environment:
+        if name not in self._found:
+            raise ConfigError(f"this run has no environment {name!r}; {nearest(name, self.names())}")
+        return self._found[name]
+
+
+async def _check_controller(client: ControllerClient, environments: Sequence[Environment]) -> None:
+    try:
+        known = [manifest.name for manifest in await client.environments()]
+    except Problem as error:
+        raise ConfigError(
+            f"the controller at {client.url} cannot be used: {error.detail}; "
+            "start one with `gymbox serve controller`, or leave `controller=` out to start one inside this run"
+        ) from error
+    for environment in environments:
+        if environment.name not in known:
+            hint = nearest(environment.name, known)
+            raise ConfigError(f"the controller at {client.url} has no environment {environment.name!r}; {hint}")
+
+
+def _new_folder(environments: Sequence[str]) -> Path:
+    names = "-".join(Path(name).resolve().name for name in environments)
+    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{names[:60]}"

@@ -126,8 +126,8 @@ class SandboxClient:
     async def verify(self, task: dict[str, Any], response: Response) -> Verdict:
         """Score the task, given whole. Asked again, it gives the same verdict.
 
-        Where the manifest says `verify: fresh`, this one is given up and the task is scored in a second, clean sandbox,
-        to which the artifacts that it names are copied (those that are missing stay missing).
+        Where the manifest says `verify: fresh`, this one is given up and the task is scored in a clean one, to which
+        the artifacts that it names are copied (those that are missing stay missing).
 
         Raises:
             Problem: `verify` failed (`rollout_kind` says how), or took too long.

@@ -92,12 +92,9 @@ class EmbeddedController:
                     proxy_url=proxy.url,
                 )
             )
-            settings = self._settings
-            app = controller_app(self.sandboxes, self._catalog)
+            app, guard = controller_app(self.sandboxes, self._catalog), guard_of(self._settings, self._token)
             listener = await stack.enter_async_context(
-                Listener(
-                    app, guard_of(self._settings, self._token), host=self._settings.host, port=self._settings.port
-                )
+                Listener(app, guard, host=self._settings.host, port=self._settings.port)
             )
             self.url = listener.url
             state.announce(listener.url, proxy.url)

@@ -1,4 +1,4 @@
-"""The command line inside a sandbox: ``python -m gymbox_sandbox serve …`` and ``… zygote``."""
+"""The command line inside a sandbox: ``python -m gymbox_sandbox serve …`` and ``… zygote …``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gymbox_sandbox.commands import Commands
     from gymbox_sandbox.options import Options
 
-USAGE = "usage: python -m gymbox_sandbox serve --name NAME --server FILE.py[:Class] … | zygote FILE.py[:Class] …"
+USAGE = "usage: python -m gymbox_sandbox serve|zygote --name NAME --server FILE.py[:Class] …"
 
 
 def main(arguments: list[str]) -> int:

@@ -37,7 +37,7 @@ def build(
         return _answer(Health(environment=options.name, version=__version__, sessions=len(sessions.names())))
 
     async def tools(request: Request) -> Response:
-        return JSONResponse({"tools": sessions[_session(request)].instance.tool_definitions()})
+        return JSONResponse({"tools": sessions.tool_definitions(_session(request))})
 
     async def call_tool(request: Request) -> Response:
         session = sessions[_session(request)]
@@ -57,12 +57,16 @@ def build(
         sessions.close(_session(request))
         return Response(status_code=204)
 
+    handlers: dict[Any, Any] = {Problem: _problem, HTTPException: _http_exception, Exception: _bug}
     own: list[BaseRoute] = []
     if server.setup_webserver is not ResourcesServer.setup_webserver:
         if options.max_sessions > 1:
             raise Invalid(f"{server.__name__} has routes of its own, which need a sandbox for each task (sessions: 1)")
         # there is one instance for good, since the author's routes are bound to it
-        own.append(Mount("/", app=sessions.open("", server()).instance.setup_webserver()))
+        author_app = sessions.open("").instance.setup_webserver()
+        for kind, handler in handlers.items():
+            author_app.exception_handlers.setdefault(kind, handler)
+        own.append(Mount("/", app=author_app))
     return Starlette(
         routes=[
             Route("/healthz", healthz),
@@ -76,7 +80,7 @@ def build(
             *routes,
             *own,
         ],
-        exception_handlers={Problem: _problem, HTTPException: _http_exception, Exception: _bug},
+        exception_handlers=handlers,
     )
 
 

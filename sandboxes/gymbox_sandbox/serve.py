@@ -129,7 +129,7 @@ def load(target: str) -> type[ResourcesServer]:
         }
         wanted = [found[name]] if name in found else list(found.values()) if not name else []
         if len(wanted) != 1:
-            asked = f"no ResourcesServer {name!r}" if name else f"{len(found)} ResourcesServers; name one (file.py:Class)"
+            asked = f"no ResourcesServer {name!r}" if name else f"{len(found)} ResourcesServers (say file.py:Class)"
             raise Invalid(f"{path.name} has {asked}; it has: {', '.join(sorted(found)) or 'none'}")
         tools_of(wanted[0])
     except Problem:

@@ -45,7 +45,12 @@ class Sessions:
         """Of the sessions alive, sorted."""
         return sorted(self._sessions)
 
-    def open(self, name: str, instance: ResourcesServer | None = None) -> Session:
+    def tool_definitions(self, name: str) -> list[dict[str, Any]]:
+        """The tools of session `name`; before its reset, those that do not depend on the task."""
+        session = self._sessions.get(name)
+        return (session.instance if session else self._server()).tool_definitions()
+
+    def open(self, name: str) -> Session:
         """The session `name`, made if it is new.
 
         Raises:
@@ -54,7 +59,7 @@ class Sessions:
         if name not in self._sessions:
             if len(self._sessions) >= self._options.max_sessions:
                 raise AtCapacity(f"this sandbox serves at most {self._options.max_sessions} session(s)", retry_after=1)
-            self._sessions[name] = Session(instance or self._server(), self._options, self._commands)
+            self._sessions[name] = Session(self._server(), self._options, self._commands)
         return self._sessions[name]
 
     def __getitem__(self, name: str) -> Session:

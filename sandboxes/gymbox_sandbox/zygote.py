@@ -1,0 +1,178 @@
+"""Zygote: a process that has imported everything once and forks a server for each sandbox, in milliseconds.
+
+    engine (root, or the caller's user)      starts the agents' commands, see engine.py
+    zygote (server user)                     has the environment's code loaded
+    └── server (server user), one a sandbox
+
+Its input is a socket with one JSON object a line; its output has one a line too:
+
+    {"start": ID, "options": {…}, "open_files": N}
+                                    forks; the descriptor that comes along becomes the sandbox's output and errors
+    {"signal": NUMBER, "to": ID}    passed on, where ID still lives
+    {"ended": ID, "status": N}      the exit code, negative for a signal; nothing that ID started is left by then
+
+When the input ends, so do all sandboxes and the zygote: none outlives whoever started it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from gymbox_sandbox import prctl
+from gymbox_sandbox.engine import close_all_but
+from gymbox_sandbox.options import Options
+from gymbox_sandbox.process_tree import Descendants, kill_descendants, reap_children
+from gymbox_sandbox.reaper import change_user, wake_on_children
+from gymbox_sandbox.supervisor import agent_environment, attach, start_engine
+
+if TYPE_CHECKING:
+    from gymbox_sandbox.resources import ResourcesServer
+
+
+class Sandbox(NamedTuple):
+    """A server that was forked."""
+
+    id: str
+    link: socket.socket
+    """Our copy of its link to the engine, which therefore stays open when the server ends."""
+
+
+class Zygote:
+    """Forks sandboxes of one environment; `arguments` are those of `serve` (see Options)."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        options = Options.parse(arguments)
+        server_user, self._agent = (options.server_user, options.agent_user) if os.getuid() == 0 else (None, None)
+        # the engine is forked while this process is small, and before it gives up root
+        self._engine = start_engine(self._agent)
+        change_user(server_user)
+        os.umask(0o007)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        prctl.forbid_new_privileges()
+        prctl.hide_memory()
+        prctl.adopt_orphans()
+        self._sandboxes: dict[int, Sandbox] = {}
+        self._descriptors: deque[int] = deque()
+        self._input = socket.socket(fileno=0)
+        self._unread = b""
+        # what the author's code prints must not get between the lines of the output
+        self._output = os.dup(1)
+        os.dup2(2, 1)
+        self._server = _preloaded(options.server)
+
+    def run(self) -> int:
+        """Fork until the input ends; the exit code."""
+        woken = wake_on_children()
+        # what is here now stays shared with every child, since no collection touches it any more
+        gc.disable()
+        gc.freeze()
+        while True:
+            ready, _, _ = select.select([self._input, woken], [], [])
+            if woken in ready:
+                os.read(woken, 512)
+                self._reap()
+            if self._input in ready and not self._obey():
+                break
+        self._engine.close()  # and with it all commands end
+        kill_descendants(reap_children)
+        return 0
+
+    def _obey(self) -> bool:
+        """Do what the input says; False at its end."""
+        data, descriptors, _, _ = socket.recv_fds(self._input, 1 << 16, 16, socket.MSG_CMSG_CLOEXEC)
+        self._descriptors.extend(descriptors)
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            order = json.loads(line)
+            if "start" in order:
+                self._start(order, self._descriptors.popleft())
+            else:
+                self._signal(order["to"], order["signal"])
+        return bool(data)
+
+    def _start(self, order: dict[str, Any], output: int) -> None:
+        link = attach(self._engine)
+        pid = os.fork()
+        if pid == 0:
+            self._become(Options(**order["options"]), order["open_files"], link, output)
+        self._sandboxes[pid] = Sandbox(order["start"], link)
+        os.close(output)
+
+    def _become(self, options: Options, open_files: int, link: socket.socket, output: int) -> NoReturn:
+        """Turn this process into a sandbox's server."""
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.setsid()
+            prctl.signal_when_parent_dies(signal.SIGKILL)
+            self._input.detach()  # its number becomes another file
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            close_all_but({link.fileno()})
+            resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
+            gc.enable()
+            from gymbox_sandbox.commands import Commands
+            from gymbox_sandbox.serve import serve
+
+            commands = Commands(link, options.workspace, agent_environment(options.workspace, self._agent))
+            code = serve(options, commands, self._server)
+        except BaseException:  # nothing may return into the zygote's loop
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _signal(self, id: str, number: int) -> None:
+        for pid, sandbox in self._sandboxes.items():
+            if sandbox.id == id:
+                os.kill(pid, number)
+
+    def _reap(self) -> None:
+        ended: list[tuple[Sandbox, int]] = []
+
+        def note(pid: int, status: int) -> None:
+            if pid in self._sandboxes:
+                ended.append((self._sandboxes.pop(pid), os.waitstatus_to_exitcode(status)))
+
+        reap_children(note)
+        if ended:
+            # what the server itself had started is ours now
+            while Descendants(spare=self._sandboxes).kill():
+                reap_children(note)
+        for sandbox, status in ended:
+            _kill_commands(sandbox.link)
+            os.write(self._output, json.dumps({"ended": sandbox.id, "status": status}).encode() + b"\n")
+
+
+def _kill_commands(link: socket.socket) -> None:
+    """Return when no command of a server that has ended is left."""
+    with link:
+        link.setblocking(True)
+        link.send(b"kzygote")
+        while link.recv(64) not in (b"kzygote", b""):
+            pass  # an answer that the server did not live to read
+
+
+def _preloaded(target: str) -> type[ResourcesServer] | None:
+    """The environment's server, to be shared by all; None if it cannot be loaded: then each sandbox says why."""
+    from gymbox_sandbox import commands, files, serve  # noqa: F401  what every child needs
+    from gymbox_sandbox.problems import Problem
+
+    try:
+        return serve.load(target)
+    except Problem:
+        return None

@@ -1,0 +1,444 @@
+"""The sandbox server's routes: reset, tools, verify, and the order they must come in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from gymbox_sandbox import ResourcesServer, Response, Task, ToolError, Verdict, tool
+from gymbox_sandbox.app import build
+from gymbox_sandbox.options import Options
+from gymbox_sandbox.problems import Invalid
+from gymbox_sandbox.sessions import verdict_of
+from gymbox_sandbox.wire import SESSION_HEADER, ExecRequest, ExecResult
+from starlette.testclient import TestClient
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+
+class Idle:
+    """An agent without processes, that counts how often it was asked to have none."""
+
+    def __init__(self) -> None:
+        self.killed = 0
+        self.requests: list[ExecRequest] = []
+
+    async def run(self, request: ExecRequest) -> ExecResult:
+        self.requests.append(request)
+        return ExecResult(exit_code=0, stdout="ran", duration=0)
+
+    async def kill_all(self) -> None:
+        self.killed += 1
+
+
+class Counter(ResourcesServer):
+    async def reset(self, task: Task) -> None:
+        if task.id == "broken":
+            raise RuntimeError("no such start")
+        if task.id == "slow":
+            await asyncio.sleep(60)
+        self.count: int = getattr(task, "initial_count", 0)
+        self.started = threading.Event()
+        self.scored = 0
+
+    @tool
+    async def increment(self, by: int) -> int:
+        """Add `by`."""
+        self.count += by
+        return self.count
+
+    @tool
+    def increment_slowly(self, by: int) -> int:
+        """Add `by`, in a thread."""
+        count = self.count
+        self.started.wait(0.001)
+        self.count = count + by
+        return self.count
+
+    @tool
+    async def hang(self) -> None:
+        """Never return."""
+        self.started.set()
+        await asyncio.Event().wait()
+
+    @tool
+    async def wait_started(self) -> None:
+        """Return when `hang` has begun."""
+        while not self.started.is_set():
+            await asyncio.sleep(0)
+
+    @tool
+    async def fail(self, how: str) -> Any:
+        """Fail in one of some ways."""
+        match how:
+            case "tool error":
+                raise ToolError("not like that")
+            case "bug":
+                raise KeyError("oops")
+            case "timeout":
+                raise TimeoutError("of its own")
+            case _:
+                return object()
+
+    @tool
+    async def list_files(self) -> str:
+        """Run a command."""
+        result = await self.exec(["ls", "-l"], stdin="in", cwd="sub", env={"A": "b"}, timeout=3, output_limit=10)
+        return result.stdout + (await self.exec(ExecRequest(command="true", timeout=1))).stdout
+
+    async def verify(self, task: Task, response: Response) -> Any:
+        self.scored += 1
+        match task.verifier_metadata.get("how"):
+            case "raise":
+                raise RuntimeError("cannot score")
+            case "nan":
+                return float("nan")
+            case "nan verdict":
+                return Verdict(reward=float("nan"))
+            case "text":
+                return "1.0"
+            case "slow":
+                await asyncio.sleep(60)
+            case "verdict":
+                return Verdict(reward=0.5, metrics={"scored": self.scored}, reward_components={"a": 0.5})
+        return self.count == task.verifier_metadata.get("expected", self.count)
+
+
+class Sandbox:
+    """A server under test, and its agent."""
+
+    def __init__(self, client: TestClient, agent: Idle) -> None:
+        self.client = client
+        self.agent = agent
+
+    def post(self, path: str, body: Any = None, session: str = "") -> Any:
+        return self.client.post(path, json={} if body is None else body, headers={SESSION_HEADER: session})
+
+    def reset(self, session: str = "", **row: Any) -> Any:
+        return self.post("/reset", {"task": row}, session)
+
+    def verify(self, session: str = "", **metadata: Any) -> Any:
+        return self.post("/verify", {"task": {"verifier_metadata": metadata}, "response": {}}, session)
+
+
+@contextmanager
+def serving(server: type[ResourcesServer] = Counter, **options: Any) -> Iterator[Sandbox]:
+    agent = Idle()
+    app = build(server, Options(name="counter", server="server.py", **options), agent)
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield Sandbox(client, agent)
+
+
+@pytest.fixture
+def sandbox() -> Iterator[Sandbox]:
+    with serving() as found:
+        yield found
+
+
+def test_health_names_the_environment_and_counts_sessions(sandbox: Sandbox) -> None:
+    sandbox.reset()
+    body = sandbox.client.get("/healthz").json()
+    assert (body["status"], body["environment"], body["sessions"]) == ("ok", "counter", 1)
+
+
+@pytest.mark.parametrize("path", ["/reset", "/seed_session"])
+def test_reset_answers_the_tools(sandbox: Sandbox, path: str) -> None:
+    answer = sandbox.post(path, {"task": {"id": "t"}})
+    assert answer.status_code == 200
+    assert "increment" in [found["name"] for found in answer.json()["tools"]]
+
+
+def test_tools_are_listed_before_and_after_reset(sandbox: Sandbox) -> None:
+    before = sandbox.client.get("/tools").json()
+    sandbox.reset()
+    assert sandbox.client.get("/tools").json() == before
+
+
+def test_state_lives_from_reset_to_verify(sandbox: Sandbox) -> None:
+    sandbox.reset(initial_count=3)
+    assert sandbox.post("/tools/increment", {"by": 4}).json() == {"output": "7", "is_error": False}
+    assert sandbox.verify(expected=7).json() == {"reward": 1.0, "metrics": {}, "reward_components": {}}
+
+
+def test_a_repeated_reset_gets_the_same_answer_and_keeps_the_state(sandbox: Sandbox) -> None:
+    first = sandbox.reset(initial_count=3)
+    sandbox.post("/tools/increment", {"by": 1})
+    assert sandbox.reset(initial_count=3).json() == first.json()
+    assert sandbox.verify(expected=4).json()["reward"] == 1.0
+
+
+def test_reset_for_another_task_is_a_conflict(sandbox: Sandbox) -> None:
+    sandbox.reset(initial_count=3)
+    assert sandbox.reset(initial_count=4).status_code == 409
+
+
+def test_a_reset_that_raises_says_so_and_shows_where(sandbox: Sandbox) -> None:
+    body = sandbox.reset(id="broken").json()
+    assert (body["status"], body["rollout_kind"]) == (500, "reset_failed")
+    assert body["detail"] == "reset raised RuntimeError: no such start"
+    assert "in reset" in body["log"]
+
+
+def test_a_reset_that_takes_too_long_is_a_timeout() -> None:
+    with serving(reset_timeout=0.01) as sandbox:
+        body = sandbox.reset(id="slow").json()
+    assert (body["status"], body["detail"]) == (504, "reset did not finish within 0.01 s")
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"task": 3}, {"task": {}, "more": 1}, {"task": {"responses_create_params": {"input": 3}}}]
+)
+def test_a_wrong_reset_body_is_invalid(sandbox: Sandbox, body: Any) -> None:
+    answer = sandbox.post("/reset", body)
+    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+
+
+@pytest.mark.parametrize(("path", "method"), [("/tools/increment", "POST"), ("/verify", "POST")])
+def test_nothing_works_before_reset(sandbox: Sandbox, path: str, method: str) -> None:
+    answer = sandbox.post(path, {"by": 1})
+    assert (answer.status_code, "reset" in answer.json()["detail"]) == (409, True)
+
+
+def test_nothing_works_after_a_reset_that_raised(sandbox: Sandbox) -> None:
+    sandbox.reset(id="broken")
+    assert sandbox.post("/tools/increment", {"by": 1}).status_code == 409
+    assert sandbox.verify().status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "told"),
+    [
+        ("increment", {}, "- by is missing"),
+        ("increment", [], "one JSON object"),
+        ("decrement", {"by": 1}, "There is no tool 'decrement'"),
+        ("fail", {"how": "tool error"}, "not like that"),
+        ("fail", {"how": "bug"}, "fail failed: KeyError: 'oops'"),
+        ("fail", {"how": "timeout"}, "fail failed: TimeoutError: of its own"),
+        ("fail", {"how": "no json"}, "fail failed: PydanticSerializationError"),
+    ],
+)
+def test_a_failing_tool_is_a_result_that_the_model_can_read(
+    sandbox: Sandbox, name: str, arguments: Any, told: str
+) -> None:
+    sandbox.reset()
+    answer = sandbox.post(f"/tools/{name}", arguments)
+    assert (answer.status_code, answer.json()["is_error"]) == (200, True)
+    assert told in answer.json()["output"]
+
+
+@pytest.mark.parametrize("body", [b"{", b"\xff\xfe", b"1" * 5000])
+def test_arguments_that_are_no_json_are_a_result_too(sandbox: Sandbox, body: bytes) -> None:
+    sandbox.reset()
+    answer = sandbox.client.post("/tools/increment", content=body).json()
+    assert answer["is_error"]
+    assert answer["output"].startswith(("The arguments of increment are not JSON", "Wrong arguments for increment"))
+
+
+def test_no_body_means_no_arguments(sandbox: Sandbox) -> None:
+    sandbox.reset()
+    assert "by is missing" in sandbox.client.post("/tools/increment").json()["output"]
+
+
+def test_a_tool_that_takes_too_long_is_a_result_too() -> None:
+    with serving(tool_timeout=0.01) as sandbox:
+        sandbox.reset()
+        answer = sandbox.post("/tools/hang").json()
+    assert answer == {"output": "hang did not finish within 0.01 s.", "is_error": True}
+
+
+def test_sync_tools_never_overlap(sandbox: Sandbox) -> None:
+    sandbox.reset()
+    threads = [
+        threading.Thread(target=sandbox.post, args=("/tools/increment_slowly", {"by": 1}), daemon=True)
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sandbox.verify(expected=8).json()["reward"] == 1.0
+
+
+def test_tools_run_commands_as_the_agent(sandbox: Sandbox) -> None:
+    sandbox.reset()
+    assert sandbox.post("/tools/list_files").json()["output"] == "ranran"
+    first = sandbox.agent.requests[0]
+    assert first.model_dump(exclude_defaults=True) == {
+        "command": ["ls", "-l"],
+        "stdin": "aW4=",
+        "cwd": "sub",
+        "env": {"A": "b"},
+        "timeout": 3,
+        "output_limit": 10,
+    }
+
+
+@pytest.mark.parametrize(
+    ("how", "verdict"),
+    [
+        ("verdict", {"reward": 0.5, "metrics": {"scored": 1.0}, "reward_components": {"a": 0.5}}),
+        ("bool", {"reward": 1.0, "metrics": {}, "reward_components": {}}),
+    ],
+)
+def test_a_second_verify_gets_the_stored_verdict(sandbox: Sandbox, how: str, verdict: dict[str, Any]) -> None:
+    sandbox.reset()
+    assert sandbox.verify(how=how).json() == verdict
+    assert sandbox.verify(how="raise").json() == verdict
+    assert sandbox.agent.killed == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [("raise", "verify_failed"), ("nan", "bad_verdict"), ("nan verdict", "bad_verdict"), ("text", "bad_verdict")],
+)
+def test_a_verify_without_a_number_is_never_a_reward(sandbox: Sandbox, how: str, kind: str) -> None:
+    sandbox.reset()
+    first = sandbox.verify(how=how)
+    assert (first.status_code, first.json()["rollout_kind"]) == (500, kind)
+    assert sandbox.verify(how="verdict").json() == first.json()
+
+
+def test_a_verify_that_takes_too_long_is_a_timeout() -> None:
+    with serving(verify_timeout=0.01) as sandbox:
+        sandbox.reset()
+        body = sandbox.verify(how="slow").json()
+    assert (body["status"], body["rollout_kind"]) == (504, "timed_out")
+
+
+def test_no_tool_can_be_called_once_verify_has_begun(sandbox: Sandbox) -> None:
+    sandbox.reset()
+    sandbox.verify()
+    answer = sandbox.post("/tools/increment", {"by": 1})
+    assert (answer.status_code, "verify has begun" in answer.json()["detail"]) == (409, True)
+
+
+def test_verify_stops_tools_that_run(sandbox: Sandbox) -> None:
+    sandbox.reset()
+    answers: list[Any] = []
+    call = threading.Thread(target=lambda: answers.append(sandbox.post("/tools/hang")), daemon=True)
+    call.start()
+    sandbox.post("/tools/wait_started")
+    assert sandbox.verify().status_code == 200
+    call.join()
+    assert answers[0].status_code == 409
+
+
+def test_a_wrong_verify_body_closes_the_tools_and_lets_a_right_one_follow(sandbox: Sandbox) -> None:
+    sandbox.reset(initial_count=1)
+    assert sandbox.post("/verify", {"task": {}}).status_code == 422
+    assert sandbox.post("/tools/increment", {"by": 1}).status_code == 409
+    assert sandbox.verify(expected=1).json()["reward"] == 1.0
+
+
+def test_a_verify_with_a_wrong_task_is_invalid(sandbox: Sandbox) -> None:
+    sandbox.reset()
+    body = sandbox.post("/verify", {"task": {"verifier_metadata": 3}, "response": {}}).json()
+    assert (body["status"], body["rollout_kind"]) == (422, "invalid_task")
+
+
+def test_sessions_have_an_instance_each() -> None:
+    with serving(max_sessions=2) as sandbox:
+        sandbox.reset("a", initial_count=1)
+        sandbox.reset("b", initial_count=2)
+        sandbox.post("/tools/increment", {"by": 10}, "a")
+        assert sandbox.client.get("/sessions").json() == {"sessions": ["a", "b"]}
+        assert sandbox.verify("a", expected=11).json()["reward"] == 1.0
+        assert sandbox.verify("b", expected=2).json()["reward"] == 1.0
+
+
+def test_one_session_too_many_is_turned_away_until_another_ends() -> None:
+    with serving(max_sessions=1) as sandbox:
+        sandbox.reset("a")
+        refused = sandbox.reset("b")
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert sandbox.client.delete("/session", headers={SESSION_HEADER: "a"}).status_code == 204
+        assert sandbox.reset("b").status_code == 200
+        assert sandbox.client.get("/sessions").json() == {"sessions": ["b"]}
+
+
+def test_ending_a_session_that_is_none_is_fine(sandbox: Sandbox) -> None:
+    assert sandbox.client.delete("/session").status_code == 204
+
+
+def test_a_shared_sandbox_runs_no_commands_and_verify_ends_none_of_others() -> None:
+    with serving(max_sessions=2) as sandbox:
+        sandbox.reset("a")
+        assert "sandbox of its own" in sandbox.post("/tools/list_files", session="a").json()["output"]
+        sandbox.verify("a")
+        assert sandbox.agent.killed == 0
+
+
+class WithRoutes(Counter):
+    def setup_webserver(self) -> FastAPI:
+        app = super().setup_webserver()
+
+        @app.get("/count")
+        async def count() -> int:
+            if self.count > 100:
+                raise RuntimeError("too many")
+            return self.count
+
+        return app
+
+
+def test_an_author_adds_routes_to_the_instance() -> None:
+    with serving(WithRoutes) as sandbox:
+        sandbox.reset(initial_count=5)
+        assert sandbox.client.get("/count").json() == 5
+        assert sandbox.post("/tools/increment", {"by": 1}).json()["output"] == "6"
+        assert sandbox.client.get("/healthz").json()["status"] == "ok"
+        assert sandbox.client.get("/nothing").status_code == 404
+
+
+def test_an_authors_route_that_raises_is_an_internal_problem() -> None:
+    with serving(WithRoutes) as sandbox:
+        sandbox.reset(initial_count=500)
+        assert sandbox.client.get("/count").json()["detail"] == "RuntimeError: too many"
+
+
+def test_own_routes_need_a_sandbox_for_each_task() -> None:
+    with pytest.raises(Invalid, match="sessions: 1"), serving(WithRoutes, max_sessions=2):
+        pass
+
+
+def test_an_unknown_path_is_a_problem(sandbox: Sandbox) -> None:
+    body = sandbox.client.get("/nothing").json()
+    assert (body["status"], body["kind"]) == (404, "not_found")
+    assert sandbox.client.get("/verify").json()["status"] == 405
+
+
+async def test_a_server_without_verify_cannot_score() -> None:
+    with pytest.raises(NotImplementedError, match="has no verify"):
+        await ResourcesServer().verify(Task(), Response())
+
+
+async def test_exec_works_from_reset_on() -> None:
+    with pytest.raises(RuntimeError, match="from reset on"):
+        await Counter().exec("true")
+
+
+class Half:
+    def __float__(self) -> float:
+        return 0.5
+
+
+class Broken:
+    def __float__(self) -> float:
+        raise ValueError("no")
+
+
+def test_whatever_is_a_number_is_a_reward() -> None:
+    assert [verdict_of(found).reward for found in (True, 1, 0.25, Half())] == [1.0, 1.0, 0.25, 0.5]
+
+
+@pytest.mark.parametrize("found", [None, "1", [1], float("inf"), 10**400, Broken()])
+def test_whatever_is_no_finite_number_is_none(found: Any) -> None:
+    with pytest.raises(Exception, match="no finite number") as caught:
+        verdict_of(found)
+    assert json.loads(json.dumps(caught.value.extra))["rollout_kind"] == "bad_verdict"  # type: ignore[attr-defined]

@@ -112,7 +112,9 @@ FORGERIES = {
     ),
     "a .pth file wherever it can be written": Forgery(
         "import os, site, sys\n"
-        "folders = [site.getusersitepackages(), *site.getsitepackages(), *sys.path]\n"
+        "folders = [site.getusersitepackages()]\n"
+        "if os.getuid():  # root would reach this machine's own Python, if ever a test ran it without a sandbox\n"
+        "    folders += [*site.getsitepackages(), *sys.path]\n"
         "for folder in folders:\n"
         "    try:\n"
         "        os.makedirs(folder, exist_ok=True)\n"
@@ -122,7 +124,8 @@ FORGERIES = {
     "a python on the PATH and in startup files": Forgery(
         "import os\n"
         "home = os.environ.get('HOME', '.')\n"
-        "for folder in (home, '.', '/usr/local/bin', '/usr/bin', '/opt/gymbox/bin'):\n"
+        "outside = ('/usr/local/bin', '/usr/bin', '/opt/gymbox/bin') if os.getuid() else ()\n"
+        "for folder in (home, '.', *outside):\n"
         "    for name in ('python', 'python3', '.bashrc', '.profile', '.pythonrc'):\n"
         "        try:\n"
         "            path = os.path.join(folder, name)\n"

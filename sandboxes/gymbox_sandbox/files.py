@@ -1,0 +1,155 @@
+"""Files: files and whole trees in and out of a sandbox, streamed, and read and written by the agent's user.
+
+A transfer is a command like any other (see transfer), so memory stays constant in both directions: the slower side
+sets the pace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+from contextlib import AsyncExitStack
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from gymbox_sandbox.commands import Command, Commands, Ended, Output
+from gymbox_sandbox.hang_up import unless_hung_up
+from gymbox_sandbox.problems import KINDS, Conflict, Internal, Invalid, Problem
+from gymbox_sandbox.spawn import Spawn
+
+log = logging.getLogger(__name__)
+MOST_BYTES = 8 << 30
+"""Bytes of one upload; of an archive, of its files together."""
+MOST_FILES = 200_000
+"""Members of one uploaded archive."""
+_TIMEOUT = 86_400
+"""Seconds; in effect the end of the connection ends a transfer."""
+
+
+def routes(
+    commands: Commands, workspace: str, *, most_bytes: int = MOST_BYTES, most_files: int = MOST_FILES
+) -> list[BaseRoute]:
+    """`/files` and `/archive`, as `wire` lists them; a relative path is one in the workspace."""
+
+    def transfer(request: Request, verb: str, *limits: str) -> Spawn:
+        path = request.query_params.get("path")
+        if not path:
+            raise Invalid("say which: ?path=…")
+        return Spawn([verb, path, *limits], env={}, cwd=workspace, timeout=_TIMEOUT, transfer=True)
+
+    async def get_file(request: Request) -> Response:
+        return await _download(commands, transfer(request, "read"), "application/octet-stream")
+
+    async def put_file(request: Request) -> Response:
+        mode = request.query_params.get("mode", "644")
+        if not mode.isdecimal() or not set(mode) <= set("01234567") or int(mode, 8) > 0o777:
+            raise Invalid(f"{mode!r} is no mode: say it as octal digits, like 644")
+        size = await _upload(request, commands, transfer(request, "write", mode, str(most_bytes)))
+        return JSONResponse({"size": size})
+
+    async def get_archive(request: Request) -> Response:
+        return await _download(commands, transfer(request, "pack"), "application/x-tar")
+
+    async def put_archive(request: Request) -> Response:
+        spawn = transfer(request, "unpack", str(most_bytes), str(most_files))
+        return JSONResponse({"files": await _upload(request, commands, spawn)})
+
+    return [
+        Route("/files", get_file, methods=["GET"]),
+        Route("/files", put_file, methods=["PUT"]),
+        Route("/archive", get_archive, methods=["GET"]),
+        Route("/archive", put_archive, methods=["PUT"]),
+    ]
+
+
+async def _upload(request: Request, commands: Commands, spawn: Spawn) -> int:
+    """Hand the request's body to a transfer; the number that it answers."""
+    async with commands.start(spawn, stdin=True) as command:
+        try:
+            async for chunk in request.stream():
+                # it may have failed already; the caller hears why once everything is sent
+                with contextlib.suppress(Conflict):
+                    await command.write(chunk)
+        except ClientDisconnect:
+            command.signal(signal.SIGTERM)  # it removes what is half written
+            with contextlib.suppress(Problem):
+                await _outcome(command)
+            raise
+        await command.write_end()
+        return int(await _outcome(command))
+
+
+async def _download(commands: Commands, spawn: Spawn, media_type: str) -> Response:
+    async with AsyncExitStack() as stack:
+        command = await stack.enter_async_context(commands.start(spawn))
+        head = b""
+        while b"\n" not in head:
+            event = await command.next()
+            if not isinstance(event, Output) or event.stream == "stderr":
+                await _outcome(command, event)
+            else:
+                head += event.data
+        size, _, first = head.partition(b"\n")
+        return _Download(command, stack.pop_all(), int(size), first, media_type)
+
+
+async def _outcome(command: Command, event: Output | Ended | None = None) -> bytes:
+    """What a transfer wrote until its end.
+
+    Raises:
+        Problem: it failed, of the kind that it names.
+    """
+    written = {"stdout": b"", "stderr": b""}
+    event = event or await command.next()
+    while isinstance(event, Output):
+        written[event.stream] += event.data
+        event = await command.next()
+    if event.code < 0:
+        raise Conflict("the transfer was killed")
+    if event.code > 0:
+        raise _problem(written["stderr"].decode(errors="replace"))
+    return written["stdout"]
+
+
+def _problem(text: str) -> Problem:
+    kind, _, rest = text.partition(" ")
+    cause, _, detail = rest.partition(" ")
+    if kind not in KINDS:
+        return Internal(f"the transfer failed: {text}")
+    if cause == "disk_full":
+        return KINDS[kind](f"disk_full: {detail}", cause=cause)
+    return KINDS[kind](detail) if cause == "-" else KINDS[kind](detail, cause=cause)
+
+
+class _Download(Response):
+    """What a transfer prints. If it fails midway the connection is cut, so that no caller takes a part for all."""
+
+    def __init__(self, command: Command, stack: AsyncExitStack, size: int, first: bytes, media_type: str) -> None:
+        super().__init__(media_type=media_type)
+        del self.headers["content-length"]
+        if size >= 0:
+            self.headers["content-length"] = str(size)
+        self._command = command
+        self._stack = stack
+        self._first = first
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._stack:
+            with contextlib.suppress(ClientDisconnect):
+                await unless_hung_up(receive, self._send(send))
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self._first, "more_body": True})
+        while isinstance(event := await self._command.next(), Output) and event.stream == "stdout":
+            await send({"type": "http.response.body", "body": event.data, "more_body": True})
+        try:
+            await _outcome(self._command, event)
+        except Problem as problem:
+            log.warning("a download was cut short: %s", problem.detail)
+            return
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,77 @@
+"""Spawn: what the server asks its supervisor to run, as bytes on a command's control socket.
+
+Nul-separated, as execve has it: whoever reads it may be root, and needs no parser. What travels on that socket:
+
+    server → reaper   one Spawn, then single bytes: signal numbers. Hanging up kills the command and its tree.
+    reaper → server   lines: `started PID` (with a descriptor of the terminal, if it runs on one), or
+                      `refused KIND TEXT` (KIND as in problems); then `ended CODE TIMED_OUT SECONDS`, CODE negative
+                      for a signal
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+_LENGTH_BYTES = 4
+
+
+class Spawn(NamedTuple):
+    """A command to run."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+    timeout: float
+    """Seconds; then the whole tree is killed."""
+    terminal: tuple[int, int] | None = None
+    """Rows and columns, if it is to run on a terminal of its own."""
+    transfer: bool = False
+    """`argv` are arguments of `transfer.main`, and no program."""
+
+    def to_bytes(self) -> bytes:
+        """
+        Raises:
+            ValueError: there is a nul byte, a lone surrogate or an impossible name in it.
+        """
+        for name in self.env:
+            if not name or "=" in name:
+                raise ValueError(f"{name!r} cannot be the name of an environment variable")
+        rows, columns = self.terminal or (0, 0)
+        head = [self.cwd, str(self.timeout), str(rows), str(columns), str(int(self.transfer)), str(len(self.argv))]
+        fields = [*head, *self.argv, *(f"{name}={value}" for name, value in self.env.items())]
+        if any("\0" in field for field in fields):
+            raise ValueError("a nul byte cannot be part of a command, its environment or its directory")
+        body = b"\0".join(map(os.fsencode, fields))
+        return len(body).to_bytes(_LENGTH_BYTES) + body
+
+    @classmethod
+    def receive(cls, control: socket.socket) -> Spawn | None:
+        """The next request on a socket; None if the other side hangs up instead."""
+        head = _exactly(control, _LENGTH_BYTES)
+        body = _exactly(control, int.from_bytes(head)) if head else b""
+        if not body:
+            return None
+        cwd, timeout, rows, columns, transfer, count, *rest = map(os.fsdecode, body.split(b"\0"))
+        argv, variables = rest[: int(count)], rest[int(count) :]
+        return cls(
+            argv=argv,
+            env=dict((name, value) for name, _, value in (variable.partition("=") for variable in variables)),
+            cwd=cwd,
+            timeout=float(timeout),
+            terminal=(int(rows), int(columns)) if int(rows) else None,
+            transfer=transfer == "1",
+        )
+
+
+def _exactly(control: socket.socket, size: int) -> bytes:
+    """`size` bytes, or none if the other side hangs up before."""
+    data = bytearray()
+    while len(data) < size:
+        chunk = control.recv(min(size - len(data), 1 << 16))
+        if not chunk:
+            return b""
+        data += chunk
+    return bytes(data)

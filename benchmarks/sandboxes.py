@@ -1,0 +1,166 @@
+"""Sandboxes: what starting one, and running a command in one, costs beside the bare Docker engine.
+
+Each against its baseline in the same run, interleaved; no pool anywhere:
+
+* cold: CPU of a whole rollout of `counter` (container created, ready, three model turns, verified, removed) beside the
+  bare Engine API (create, start, remove on network none) plus the sandbox server's own start;
+* the server: CPU from container start to its first answer, and memory at rest, as the engine counts them for the
+  container (a bare container's own is next to nothing and is taken off);
+* exec: round trip of `echo hi` in a live sandbox through the proxy beside `docker exec`.
+
+CPU is the whole machine's for the first: run it on an idle one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import subprocess
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import docker
+from gymbox.agents.tool_loop import ToolLoop
+from gymbox.client import ControllerClient
+from gymbox.embedded import EmbeddedController
+from gymbox.environment import Catalog, Environment
+from gymbox.http import HttpClient
+from gymbox.models.scripted import ScriptedModel
+from gymbox.providers.container import CONTROLLER_LABEL
+from gymbox.providers.docker import DockerProvider
+from gymbox.rollout import run_rollout
+from report import Figure, at_most, finish, machine_cpu_seconds, median, within
+
+ROOT = Path(__file__).parents[1]
+ROUNDS = 20
+EXECS = 200
+DOCKER_EXECS = 20
+MIB = 1024 * 1024
+
+
+def bare_cycle(engine: docker.APIClient, image: str) -> float:
+    """CPU-seconds of the machine for create, start and remove of a container that does nothing."""
+    before = machine_cpu_seconds()
+    config = engine.create_host_config(network_mode="none", init=True)
+    made = engine.create_container(image, ["sleep", "600"], host_config=config, labels={"gymbox.benchmark": "bare"})
+    try:
+        engine.start(made["Id"])
+    finally:
+        engine.remove_container(made["Id"], force=True)
+    return machine_cpu_seconds() - before
+
+
+async def rollout(
+    row: dict[str, Any], environment: Environment, controller: EmbeddedController, http: HttpClient
+) -> float:
+    """CPU-seconds of the machine for one whole rollout.
+
+    Raises:
+        RuntimeError: it did not score 1.0.
+    """
+    before = machine_cpu_seconds()
+    model = ScriptedModel(name="scripted")
+    id = f"bench-{secrets.token_hex(6)}"
+    result = await run_rollout(row, environment, ToolLoop(), model, controller, http, id)
+    if result.reward != 1.0:
+        raise RuntimeError(f"the rollout scored {result.reward}: {result.error}")
+    return machine_cpu_seconds() - before
+
+
+async def server_cost(
+    controller: EmbeddedController, environment: Environment, engine: docker.APIClient
+) -> tuple[float, float]:
+    """CPU-seconds that a container has used when its server has just answered, and its memory in MiB."""
+    async with controller.sandbox(environment) as sandbox:
+        view = controller.sandboxes.view(sandbox.id)
+        stats = await asyncio.to_thread(engine.stats, view.container, stream=False, one_shot=True)
+    memory = stats["memory_stats"]
+    cached = memory["stats"].get("total_inactive_file", memory["stats"].get("inactive_file", 0))
+    return stats["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9, (memory["usage"] - cached) / MIB
+
+
+async def timed(call: Callable[[], Awaitable[object]]) -> float:
+    """Milliseconds that a call takes."""
+    before = time.perf_counter()
+    await call()
+    return 1000 * (time.perf_counter() - before)
+
+
+async def exec_times(controller: EmbeddedController, environment: Environment, token: str) -> tuple[float, float]:
+    """p50 in ms of `echo hi` through the proxy, and of `docker exec … echo hi` in the same container."""
+    async with HttpClient() as http:
+        client = ControllerClient(controller.url, token, http)
+        async with client.sandbox(environment) as sandbox:
+            container = (await client.show(sandbox.id)).container
+            assert container is not None
+
+            async def ours() -> None:
+                result = await sandbox.exec(["/bin/echo", "hi"])
+                assert result.stdout == "hi\n", result
+
+            async def theirs() -> None:
+                process = await asyncio.create_subprocess_exec(
+                    "docker", "exec", container, "/bin/echo", "hi", stdout=subprocess.DEVNULL
+                )
+                assert await process.wait() == 0
+
+            await ours()
+            await theirs()
+            mine, other = [], []
+            for number in range(EXECS):
+                mine.append(await timed(ours))
+                if number % (EXECS // DOCKER_EXECS) == 0:
+                    other.append(await timed(theirs))
+    return median(mine) or 0.0, median(other) or 0.0
+
+
+async def measure(folder: Path) -> tuple[list[Figure], list[str]]:
+    environment = Catalog([ROOT / "environments"])["counter"]
+    row = json.loads(environment.dataset.open().readline())
+    token, engine = f"gbx_admin_{secrets.token_hex(16)}", docker.APIClient()
+    provider = DockerProvider()
+    bare, whole, cpu, memory = [], [], [], []
+    async with (
+        HttpClient() as http,
+        EmbeddedController(provider, Catalog([ROOT / "environments"]), folder, token, http) as controller,
+    ):
+        image = await provider.prepare(environment)
+        await rollout(row, environment, controller, http)  # warm-up
+        await asyncio.to_thread(bare_cycle, engine, image)
+        for _ in range(ROUNDS):
+            bare.append(await asyncio.to_thread(bare_cycle, engine, image))
+            whole.append(await rollout(row, environment, controller, http))
+            spent, used = await server_cost(controller, environment, engine)
+            cpu.append(spent)
+            memory.append(used)
+        ours, theirs = await exec_times(controller, environment, token)
+    # /proc/stat counts in ticks of 10 ms: over a whole series, the mean is finer than the median
+    mean_bare, mean_whole = sum(bare) / len(bare), sum(whole) / len(whole)
+    server = median(cpu)
+    assert server is not None
+    figures = [
+        at_most(1.3, "cold rollout, Docker", mean_whole, "CPU-s", mean_bare + server, "bare engine + server's start"),
+        within(0.45, "server: start to first answer", server, "CPU-s"),
+        within(30, "server: memory", median(memory), "MiB"),
+        at_most(0.1, "exec through the proxy, p50", ours, "ms", theirs, "docker exec"),
+    ]
+    notes = [
+        f"bare engine {mean_bare:.3f} CPU-s a cycle, server's start {server:.3f} CPU-s; {ROUNDS} rounds, interleaved",
+        f"containers labelled {CONTROLLER_LABEL} are all removed",
+    ]
+    return figures, notes
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="gymbox-bench-") as name:
+        Path(name).chmod(0o755)
+        figures, notes = asyncio.run(measure(Path(name)))
+    finish("sandboxes", figures, notes)
+
+
+if __name__ == "__main__":
+    main()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +27,7 @@ def folder(request: pytest.FixtureRequest) -> Path:
 def generate(folder: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"{folder.name}_generate", folder / "generate.py")
     assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 

@@ -66,15 +66,12 @@ async def test_without_an_answer_nothing_of_all_tests_has_passed(play) -> None:
     assert (await game.verdict()).metrics == {"passed": 0, "total": 12}
 
 
-@pytest.mark.parametrize("name", [*forgeries.FORGERIES, *forgeries.READS])
+@pytest.mark.parametrize("name", [*forgeries.ANSWERS, *forgeries.READS])
 async def test_a_forgery_does_not_score(play, name) -> None:
-    forgery = {**forgeries.FORGERIES, **forgeries.READS}[name]
     if name == "reads other processes' memory":
         pytest.skip("here the server is the test's own process; tests/conformance runs it in a sandbox")
     game = await play(forgeries.ROW)
-    if forgery.program:
-        await game.call("run_python", code=forgery.program)
-    game.say(FENCED.format(forgery.answer + "\n"))
+    game.say(FENCED.format({**forgeries.ANSWERS, **forgeries.READS}[name] + "\n"))
     assert await game.reward() == 0.0
 
 

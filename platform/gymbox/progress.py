@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
@@ -133,9 +135,12 @@ class Progress:
         self.kinds[result.error.kind] += 1
         if self.kinds[result.error.kind] == 1:
             task = printable(result.task_id, 60)
-            detail = printable(result.error.detail)
             where = f"{result.environment} task {task}, {result.error.stage}"
-            self.console.print(Text(f"first {result.error.kind} ({where}): {detail}", style="red"))
+            text = f"first {result.error.kind} ({where}): {printable(result.error.detail)}"
+            last_words = result.error.logs.strip().rpartition("\n")[2]
+            if last_words:
+                text += f"\n  its log ends with: {printable(last_words)}"
+            self.console.print(Text(text, style="red"), soft_wrap=True)
 
     def _tell_now_and_then(self) -> None:
         total = self.counts[TOTAL]
@@ -169,9 +174,10 @@ def duration(seconds: float) -> str:
 
 def show(summary: Summary, console: Console, resume: str) -> None:
     """The table at the end, where the results are, and what to do next; `resume` is the command to go on with."""
-    table = Table("environment", title=f"run {summary.run}: {summary.status}", title_justify="left")
-    for name in ("rollouts", "scored", "mean reward", "tokens in", "tokens out", "s a rollout"):
-        table.add_column(name, justify="right")
+    table = Table(title=f"run {summary.run}: {summary.status}", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("environment", no_wrap=True)
+    for heading in ("rollouts", "scored", "reward", "tokens in", "out", "s each"):
+        table.add_column(heading, justify="right", no_wrap=True)
     rows = dict(sorted(summary.environments.items()))
     if len(rows) > 1:
         rows[TOTAL] = summary.total
@@ -188,13 +194,15 @@ def show(summary: Summary, console: Console, resume: str) -> None:
         )
     console.print(table)
     for kind, count in summary.total.errors.most_common():
-        console.print(Text(f"{count} × {kind}", style="red"))
+        example = printable(summary.total.examples[kind])
+        console.print(Text(f"{count} × {kind}, such as {example}", style="red"), soft_wrap=True)
     folder = summary.folder
     say = [f"results  {folder / ROLLOUTS}", f"metrics  {folder / METRICS}"]
     if summary.done < summary.planned:
         say.append(f"go on    {resume}")
     elif summary.total.errors:
-        say.append(f"why      python -m json.tool --json-lines {folder / ROLLOUTS} | grep -A 6 '\"error\": {{'")
+        kind = next(iter(summary.total.errors))
+        say.append(f"why      grep -m 1 {kind} {shlex.quote(str(folder / ROLLOUTS))} | python -m json.tool")
     else:
         say.append("next     gymbox run … model=openai model.name=NAME model.base_url=URL runner.repeats=4")
     for line in say:

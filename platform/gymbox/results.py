@@ -44,6 +44,8 @@ class Score(BaseModel):
     reward_sum: float = 0.0
     errors: Counter[str] = Field(default_factory=Counter)
     """How often each error kind occurred."""
+    examples: dict[str, str] = Field(default_factory=dict)
+    """The first task of each error kind, with its detail."""
     input_tokens: int = 0
     output_tokens: int = 0
     seconds: float = 0.0
@@ -60,8 +62,9 @@ class Score(BaseModel):
         if record["reward"] is not None:
             self.scored += 1
             self.reward_sum += record["reward"]
-        if record["error"]:
-            self.errors[record["error"]["kind"]] += 1
+        if error := record["error"]:
+            self.errors[error["kind"]] += 1
+            self.examples.setdefault(error["kind"], f"{record['task_id']}: {error['detail']}")
         usage = record.get("usage") or {}
         self.input_tokens += usage.get("input_tokens") or 0
         self.output_tokens += usage.get("output_tokens") or 0

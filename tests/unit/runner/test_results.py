@@ -14,8 +14,15 @@ def opened(path: Path, *, resume: bool = False, **inputs: Any) -> RunFolder:
 
 
 def record(id: str, reward: float | None = 1.0) -> dict[str, Any]:
-    error = None if reward is not None else {"kind": "internal"}
-    return {"rollout_id": id, "environment": "counter", "reward": reward, "error": error, "timings": {"total": 0.5}}
+    error = None if reward is not None else {"kind": "internal", "detail": "a bug"}
+    return {
+        "rollout_id": id,
+        "task_id": "t",
+        "environment": "counter",
+        "reward": reward,
+        "error": error,
+        "timings": {"total": 0.5},
+    }
 
 
 async def filled(path: Path, *ids: str) -> bytes:
@@ -164,3 +171,4 @@ def test_a_score_without_any_reward_has_no_mean() -> None:
 
     assert score.metrics()["mean/reward"] is None
     assert score.errors == {"internal": 1} and score.scored == 0 and score.seconds == 0.5
+    assert score.examples == {"internal": "t: a bug"}

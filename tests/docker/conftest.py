@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ class Sandboxes:
         for id in self._started:
             await self.provider.stop(id)
         await self.provider.close()
-        assert not list(self.folder.iterdir()), "a directory was left"
+        assert not set(self._started) & {path.name for path in self.folder.iterdir()}, "a directory was left"
 
 
 @pytest.fixture
@@ -146,17 +147,23 @@ def environment(tmp_path: Path) -> Callable[..., Environment]:
     return write
 
 
-@contextlib.asynccontextmanager
-async def connected(started: Started) -> AsyncIterator[aiohttp.ClientSession]:
-    """A session whose every call goes to the sandbox's server."""
-    assert started.socket is not None
-    with PinnedSocket(started.socket) as pinned:
-        async with aiohttp.ClientSession("http://sandbox", connector=aiohttp.UnixConnector(pinned.address)) as session:
-            yield session
+@pytest.fixture
+def connected() -> Callable[[Started], AbstractAsyncContextManager[aiohttp.ClientSession]]:
+    """Opens a session whose every call goes to a sandbox's server."""
+
+    @contextlib.asynccontextmanager
+    async def connect(started: Started) -> AsyncIterator[aiohttp.ClientSession]:
+        assert started.socket is not None
+        with PinnedSocket(started.socket) as pinned:
+            connector = aiohttp.UnixConnector(pinned.address)
+            async with aiohttp.ClientSession("http://sandbox", connector=connector) as session:
+                yield session
+
+    return connect
 
 
 @pytest.fixture
-def run_in() -> Callable[..., Any]:
+def run_in(connected: Callable[..., Any]) -> Callable[..., Any]:
     """Runs a shell command in a sandbox, as its agent, and gives the ExecResult."""
 
     async def run(started: Started, command: str | list[str], **request: Any) -> dict[str, Any]:

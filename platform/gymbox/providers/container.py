@@ -33,6 +33,8 @@ ENVIRONMENT = "/opt/gymbox/environment"
 SERVER_UID, PROXY_GID, AGENT_UID = 10002, 10003, 10001
 KILLED = (128 + signal.SIGKILL, 128 + signal.SIGTERM)
 MEGABYTE = 1024 * 1024
+CPU_PERIOD = 100_000
+"""Microseconds."""
 INODES_PER_MB = 64
 """Files that a tmpfs may hold: one for each 16 KiB."""
 CAPABILITIES = ("KILL", "SETGID", "SETUID")
@@ -128,7 +130,9 @@ def _host_config(spec: StartSpec, network: str) -> dict[str, Any]:
         "CgroupnsMode": "private",
         "Memory": memory,
         "MemorySwap": memory,
-        "NanoCpus": int(limits.cpus * 1e9),
+        # NanoCpus would say the same, but is refused where it is more than the machine has
+        "CpuPeriod": CPU_PERIOD,
+        "CpuQuota": int(limits.cpus * CPU_PERIOD),
         "PidsLimit": limits.pids,
         "Ulimits": [
             {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import requests
+import urllib3
 from docker import APIClient
 from docker.errors import APIError, DockerException, ImageNotFound
 from docker.errors import NotFound as NoSuchContainer
@@ -134,16 +135,22 @@ class _Refused(Unavailable):
     """The engine answered, and the answer was no."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Container:
-    """What must go when a container goes."""
+    """A container of ours, and what must go when it goes."""
 
     directory: Path | None
     network: bool
+    key: str = ""
+    """The engine's id, once it is created."""
+    ended: asyncio.Future[int | None] | None = None
+    """While it starts: resolved with its exit code if it ends before it is ready."""
+    reported: bool = False
+    """Whether its end has been told."""
 
     @classmethod
-    def labelled(cls, labels: dict[str, str]) -> _Container:
-        return cls(directory_of(labels), labels.get(NETWORK_LABEL) == "internal")
+    def labelled(cls, labels: dict[str, str], key: str) -> _Container:
+        return cls(directory_of(labels), labels.get(NETWORK_LABEL) == "internal", key)
 
 
 class _Engine:
@@ -158,8 +165,6 @@ class _Engine:
         self._server_user = server_user(User(os.getuid(), os.getgid()))
         self._threads = ThreadPoolExecutor(provider.threads, thread_name_prefix="docker")
         self._containers: dict[str, _Container] = {}
-        self._starting: dict[str, asyncio.Future[int | None]] = {}
-        """Resolved with the exit code when it ends before it is ready."""
         self._out_of_memory: dict[str, float] = {}
         self._images_built: dict[str, asyncio.Task[str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -231,11 +236,11 @@ class _Engine:
 
     async def _start(self, spec: StartSpec, image: str, on_phase: OnPhase) -> Started:
         timeout = spec.environment.manifest.timeouts.start
-        ended = self._starting[spec.id] = asyncio.get_running_loop().create_future()
-        self._containers[spec.id] = _Container(spec.directory, spec.environment.manifest.network == "internal")
+        container = _Container(spec.directory, spec.environment.manifest.network == "internal")
+        self._containers[spec.id] = container
         try:
             async with asyncio.timeout(timeout):
-                await self._until_ready(spec, image, on_phase, ended)
+                await self._until_ready(spec, container, image, on_phase)
         except TimeoutError as error:
             detail = f"the server of {spec.id} did not answer in {timeout:g} s"
             failure = Ended(cause="failed_to_start", detail=detail, logs=await self._last_lines(spec.id))
@@ -247,17 +252,14 @@ class _Engine:
         except BaseException:
             await self._give_up(spec.id)
             raise
-        finally:
-            del self._starting[spec.id]
         return Started(spec.id, socket=str(spec.directory / SERVER_SOCKET), address=None, image=image)
 
-    async def _until_ready(
-        self, spec: StartSpec, image: str, on_phase: OnPhase, ended: asyncio.Future[int | None]
-    ) -> None:
+    async def _until_ready(self, spec: StartSpec, container: _Container, image: str, on_phase: OnPhase) -> None:
         make_directory(spec.directory, self._server_user)
         with Readiness(spec.directory) as readiness:
-            if not await self._created(spec, image):
+            if not await self._created(spec, container, image):
                 return
+            ended = container.ended = asyncio.get_running_loop().create_future()
             on_phase("created")
             await self._call(f"start {spec.id}", self._api.start, spec.id)
             on_phase("started")
@@ -278,8 +280,9 @@ class _Engine:
                 raise StartFailed(Ended(cause="failed_to_start", detail=detail, logs=logs)) from problem
             finally:
                 ready.cancel()
+                container.ended = None
 
-    async def _created(self, spec: StartSpec, image: str) -> bool:
+    async def _created(self, spec: StartSpec, container: _Container, image: str) -> bool:
         """True once it is created; False if it runs and answers already.
 
         Raises:
@@ -291,12 +294,13 @@ class _Engine:
             try:
                 if spec.environment.manifest.network == "internal":
                     await self._create_network(spec)
-                await self._call(f"create {spec.id}", self._api.create_container_from_config, config, spec.id)
+                create = partial(self._api.create_container_from_config, config, spec.id)
+                container.key = (await self._call(f"create {spec.id}", create))["Id"]
                 return True
             except APIError as error:
                 if error.status_code != 409:
                     raise
-                if await self._answers_already(spec):
+                if await self._answers_already(spec, container):
                     return False
                 await self._remove(spec.id)  # left half-made by a crash
         raise Conflict(f"another process keeps making a container {spec.id}")
@@ -309,7 +313,7 @@ class _Engine:
             if error.status_code != 409:  # left by a crash: it will do
                 raise
 
-    async def _answers_already(self, spec: StartSpec) -> bool:
+    async def _answers_already(self, spec: StartSpec, container: _Container) -> bool:
         try:
             found = await self._call(f"inspect {spec.id}", self._api.inspect_container, spec.id)
         except NoSuchContainer:
@@ -319,6 +323,7 @@ class _Engine:
             del self._containers[spec.id]
             _remove_directory(spec.directory)
             raise Conflict(f"there is a container {spec.id} already, which is not of this controller")
+        container.key = found["Id"]
         return bool(found["State"]["Running"]) and await _answers(spec.directory / SERVER_SOCKET)
 
     async def _give_up(self, id: str) -> None:
@@ -348,10 +353,13 @@ class _Engine:
     async def _found(self, id: str) -> _Container | None:
         """What a container of ours consists of that this process has not seen yet."""
         try:
-            labels = (await self._call(f"inspect {id}", self._api.inspect_container, id))["Config"]["Labels"]
+            found = await self._call(f"inspect {id}", self._api.inspect_container, id)
         except NoSuchContainer:
             return None
-        return _Container.labelled(labels) if labels.get(CONTROLLER_LABEL) == self._controller_id else None
+        labels = found["Config"]["Labels"]
+        return (
+            _Container.labelled(labels, found["Id"]) if labels.get(CONTROLLER_LABEL) == self._controller_id else None
+        )
 
     async def _remove(self, id: str) -> None:
         remove = partial(self._api.remove_container, id, v=True, force=True)
@@ -384,10 +392,10 @@ class _Engine:
 
     async def list(self) -> Running:
         rows = await self._call("list containers", partial(self._api.containers, filters={"label": self._label}))
-        found = [_found(row) for row in rows if row["State"] in ("running", "paused")]
-        for container in found:
-            self._containers.setdefault(container.id, _Container.labelled(container.labels))
-        return found
+        rows = [row for row in rows if row["State"] in ("running", "paused")]
+        for row in rows:
+            self._containers.setdefault(_name(row), _Container.labelled(row["Labels"], row["Id"]))
+        return [_found(row) for row in rows]
 
     async def logs(self, id: str, tail: int) -> str:
         try:
@@ -405,27 +413,32 @@ class _Engine:
     # ends
 
     def _heard(self, event: ContainerEvent) -> None:
+        container = self._containers.get(event.name)
+        if container is None or container.key != event.key:
+            return
         if event.action == "oom":
             self._out_of_memory[event.name] = time.monotonic()
-        elif (starting := self._starting.get(event.name)) is not None:
-            if not starting.done():
-                starting.set_result(event.exit_code)
-        elif self._containers.pop(event.name, None) is not None:
-            self._in_background(self._report(event.name, event.exit_code))
+        else:
+            self._ended(event.name, container, event.exit_code)
+
+    def _ended(self, id: str, container: _Container, exit_code: int | None) -> None:
+        if container.ended is not None:
+            if not container.ended.done():
+                container.ended.set_result(exit_code)
+        elif not container.reported:
+            container.reported = True
+            self._in_background(self._report(id, exit_code))
 
     def _reconnected(self) -> None:
         self._in_background(self._compare())
 
     async def _compare(self) -> None:
-        """Report what ended while nobody listened."""
+        """Find what ended while nobody listened."""
         rows = await self._call("list containers", partial(self._api.containers, filters={"label": self._label}))
-        running = {_name(row) for row in rows}
-        for id in [id for id in self._containers if id not in running]:
-            if (starting := self._starting.get(id)) is None:
-                del self._containers[id]
-                await self._report(id, None)
-            elif not starting.done() and await self._found(id) is not None:
-                starting.set_result(None)
+        running = {row["Id"] for row in rows}
+        for id, container in list(self._containers.items()):
+            if container.key and container.key not in running:
+                self._ended(id, container, None)
 
     async def _report(self, id: str, exit_code: int | None) -> None:
         ended = await self._why(id, exit_code)
@@ -470,7 +483,7 @@ class _Engine:
             if error.status_code in (404, 409):
                 raise
             raise _Refused(f"the Docker engine refused to {doing}: {error.explanation or error}") from error
-        except (DockerException, requests.RequestException) as error:
+        except (DockerException, requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise Unavailable(f"no Docker engine answers at {self._host} ({_cause(error)}): {WAYS_ON}") from error
 
     def _in_background(self, work: Any) -> None:

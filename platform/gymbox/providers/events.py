@@ -20,9 +20,11 @@ PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0)
 
 @dataclass(frozen=True, slots=True)
 class ContainerEvent:
-    """`die` (with its exit code) or `oom` of the container of that name."""
+    """`die` (with its exit code) or `oom` of a container."""
 
     action: str
+    key: str
+    """The engine's id: a name may have been given to another container by the time its event is heard."""
     name: str
     exit_code: int | None
 
@@ -101,4 +103,9 @@ class Events:
 def _container_event(event: dict[str, Any]) -> ContainerEvent:
     attributes = event["Actor"]["Attributes"]
     exit_code = attributes.get("exitCode")
-    return ContainerEvent(event["Action"], attributes["name"], int(exit_code) if exit_code is not None else None)
+    return ContainerEvent(
+        event["Action"],
+        event["Actor"]["ID"],
+        attributes["name"],
+        int(exit_code) if exit_code is not None else None,
+    )

@@ -19,6 +19,7 @@ import gymbox_sandbox
 from docker import APIClient
 from docker.errors import APIError, NotFound
 from docker.errors import ImageNotFound as NoSuchImage
+from urllib3.exceptions import ReadTimeoutError
 
 from gymbox.environment import Environment
 from gymbox.errors import ImageBuildFailed
@@ -128,7 +129,6 @@ class Images:
 
     def _build(self, build: Build) -> None:
         path = self._folder / f"{_file_name(build.tag)}.log"
-        deadline = time.monotonic() + self._build_timeout
         lines: list[str] = []
         with path.open("w") as log:
             for chunk in self._chunks(build):
@@ -137,13 +137,13 @@ class Images:
                 lines.extend(text.splitlines())
                 if error := chunk.get("error"):
                     raise ImageBuildFailed(f"{build.name}: {_one_line(error)}; whole log: {path}", _last_step(lines))
-                if time.monotonic() > deadline:
-                    detail = f"{build.name}: not built in {self._build_timeout:g} s; whole log: {path}"
-                    raise ImageBuildFailed(detail, _last_step(lines))
 
     def _chunks(self, build: Build) -> Iterator[dict[str, Any]]:
+        """What the engine says while it builds; the last chunk has `error` if the build failed."""
+        late = {"error": f"it was not built in {self._build_timeout:g} s"}
+        deadline = time.monotonic() + self._build_timeout
         try:
-            yield from self._engine.build(
+            for chunk in self._engine.build(
                 fileobj=build.context(),
                 custom_context=True,
                 tag=build.tag,
@@ -152,8 +152,13 @@ class Images:
                 rm=True,
                 forcerm=True,
                 decode=True,
-                timeout=int(self._build_timeout),
-            )
+                timeout=self._build_timeout,
+            ):
+                yield chunk
+                if time.monotonic() > deadline:
+                    yield late
+        except ReadTimeoutError:
+            yield late
         except APIError as error:  # the engine refused it before its first step: a wrong Dockerfile
             yield {"error": error.explanation or str(error)}
 

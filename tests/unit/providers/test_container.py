@@ -86,7 +86,8 @@ def test_cis_5_10_memory_is_limited_and_swap_adds_nothing() -> None:
 
 
 def test_cis_5_11_processors_are_limited() -> None:
-    assert host(limits={"cpus": 0.5})["NanoCpus"] == 500_000_000
+    limited = host(limits={"cpus": 0.5})
+    assert limited["CpuQuota"] / limited["CpuPeriod"] == 0.5
 
 
 def test_cis_5_12_the_root_file_system_is_read_only_and_what_is_not_has_a_size_and_a_number_of_files() -> None:

@@ -44,6 +44,7 @@ from gymbox.errors import (
     SandboxEnded,
     StartFailed,
     Unavailable,
+    from_wire,
 )
 from gymbox.http import Answer, HttpClient
 
@@ -136,12 +137,15 @@ class SandboxClient:
         if self._manifest.verify == "shared":
             return await self._verify(task, response)
         with ExitStack() as stack:
-            artifacts = {path: stack.enter_context(TemporaryFile()) for path in self._manifest.artifacts}
-            found = {path: file for path, file in artifacts.items() if await self._save_tree(path, file)}
+            saved = []
+            for path in self._manifest.artifacts:
+                file = stack.enter_context(TemporaryFile())
+                saved.append((path, file, await self._save(path, file)))
             async with self._fresh() as clean:
                 await clean.reset(self._public)
-                for path, file in found.items():
-                    await clean.upload_tree(path, file)
+                for path, file, route in saved:
+                    if route is not None:
+                        await clean._send("PUT", route, file, params={"path": path}, timeout=3600, repeatable=False)
                 return await clean._verify(task, response)
 
     async def _verify(self, task: dict[str, Any], response: Response) -> Verdict:
@@ -150,16 +154,19 @@ class SandboxClient:
         answer = await self._send("POST", "/verify", body, timeout=timeout, repeatable=True)
         return Verdict.model_validate_json(answer.body)
 
-    async def _save_tree(self, path: str, file: IO[bytes]) -> bool:
-        try:
-            async with self.download_tree(path) as chunks:
-                async for chunk in chunks:
-                    file.write(chunk)
-        except NotFound:
-            log.info("sandbox %s has no %s for verify", self.id, path)
-            return False
-        file.seek(0)
-        return True
+    async def _save(self, path: str, file: IO[bytes]) -> str | None:
+        """Write a tree's tar, or the bytes of a file, into `file`; the route that it came by and goes by again."""
+        for route in ("/archive", "/files"):
+            try:
+                async with self._stream("GET", route, params={"path": path}) as answer:
+                    async for chunk in answer.content.iter_any():
+                        file.write(chunk)
+            except NotFound:
+                continue  # it is no folder, or is not there at all
+            file.seek(0)
+            return route
+        log.info("sandbox %s has no %s for verify", self.id, path)
+        return None
 
     async def exec(self, command: str | list[str], **options: Any) -> ExecResult:
         """Run a command as the agent's user and wait for its end; `options` are ExecRequest's.
@@ -330,6 +337,7 @@ class Execution:
         """Everything that happens, until the command has ended.
 
         Raises:
+            Problem: the command could not be followed to its end.
             SandboxEnded: the sandbox is no more.
         """
         name, data = "", []
@@ -345,6 +353,8 @@ class Execution:
                     self.id = event.data["exec_id"]
                 elif event.name == "exit":
                     self.result = ExecResult.model_validate(event.data)
+                elif event.name == "error":
+                    raise from_wire(int(event.data.get("status", 500)), event.data, where="exec")
                 yield event
         if self.result is None:
             raise Unavailable(f"the output of a command in sandbox {self._sandbox.id} broke off")

@@ -10,8 +10,8 @@ import pytest
 from gymbox.controller.sandboxes import Sandboxes
 from gymbox.errors import (
     AtCapacity,
-    Conflict,
     ConfigError,
+    Conflict,
     Gone,
     ImageBuildFailed,
     Invalid,
@@ -30,7 +30,7 @@ def asked(id: str | None = None, environment: str = "alone", **fields: Any) -> C
 async def until(condition: Callable[[], Any]) -> None:
     """Let the loop run until the condition holds."""
     async with asyncio.timeout(10):
-        while not condition():
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 

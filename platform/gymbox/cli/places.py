@@ -20,7 +20,11 @@ def environment_folders() -> list[Path]:
 
 
 def state_folder() -> Path:
-    """Where controllers of this user keep their state."""
+    """Where controllers of this user keep their state, the sandboxes' sockets with it."""
+    if os.geteuid() == 0:
+        return Path("/run/gymbox")  # a folder that the servers' own user can get through, unlike root's home
+    if os.environ.get("XDG_RUNTIME_DIR", "").startswith("/"):
+        return Path(os.environ["XDG_RUNTIME_DIR"]) / "gymbox"
     return _home("XDG_STATE_HOME", ".local/state") / "gymbox"
 
 

@@ -27,12 +27,13 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from gymbox_sandbox import prctl
 from gymbox_sandbox.engine import close_all_but
 from gymbox_sandbox.options import Options
-from gymbox_sandbox.process_tree import Descendants, kill_descendants, reap_children
+from gymbox_sandbox.process_tree import Descendants, kill_descendants, parent_of, reap_children
 from gymbox_sandbox.reaper import change_user, wake_on_children
 from gymbox_sandbox.supervisor import agent_environment, attach, start_engine
 
@@ -56,6 +57,8 @@ class Zygote:
         server_user, self._agent = (options.server_user, options.agent_user) if os.getuid() == 0 else (None, None)
         # the engine is forked while this process is small, and before it gives up root
         self._engine = start_engine(self._agent)
+        self._engine_pid = _only_child()
+        self._engine_lives = True
         change_user(server_user)
         os.umask(0o007)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -82,11 +85,11 @@ class Zygote:
             if woken in ready:
                 os.read(woken, 512)
                 self._reap()
-            if self._input in ready and not self._obey():
+            if not self._engine_lives or (self._input in ready and not self._obey()):
                 break
         self._engine.close()  # and with it all commands end
         kill_descendants(reap_children)
-        return 0
+        return 0 if self._engine_lives else 1
 
     def _obey(self) -> bool:
         """Do what the input says; False at its end."""
@@ -145,13 +148,15 @@ class Zygote:
         ended: list[tuple[Sandbox, int]] = []
 
         def note(pid: int, status: int) -> None:
-            if pid in self._sandboxes:
+            if pid == self._engine_pid:
+                self._engine_lives = False
+            elif pid in self._sandboxes:
                 ended.append((self._sandboxes.pop(pid), os.waitstatus_to_exitcode(status)))
 
         reap_children(note)
         if ended:
             # what the server itself had started is ours now
-            while Descendants(spare=self._sandboxes).kill():
+            while Descendants(spare={self._engine_pid, *self._sandboxes}).kill():
                 reap_children(note)
         for sandbox, status in ended:
             _kill_commands(sandbox.link)
@@ -162,9 +167,14 @@ def _kill_commands(link: socket.socket) -> None:
     """Return when no command of a server that has ended is left."""
     with link:
         link.setblocking(True)
-        link.send(b"kzygote")
-        while link.recv(64) not in (b"kzygote", b""):
-            pass  # an answer that the server did not live to read
+        with suppress(ConnectionError):  # the engine has ended, and all commands with it
+            link.send(b"kzygote")
+            while link.recv(64) not in (b"kzygote", b""):
+                pass  # an answer that the server did not live to read
+
+
+def _only_child() -> int:
+    return next(pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if parent_of(pid) == os.getpid())
 
 
 def _preloaded(target: str) -> type[ResourcesServer] | None:

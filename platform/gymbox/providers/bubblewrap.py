@@ -45,8 +45,12 @@ def bubblewrapped(command: list[str], read_only: Iterable[Path], writable: Path 
             arguments += ["--symlink", os.readlink(path), path]
         else:
             arguments += ["--ro-bind-try", path, path]
-    for path in [*SETTINGS, *map(str, [*_python(), *read_only])]:
-        arguments += ["--ro-bind-try", path, path]
+    shown = [*map(Path, SETTINGS), *_python(), *read_only]
+    # what bubblewrap itself makes of a path that leads to these, only its own user may enter
+    for parent in _parents([*shown, *([writable] if writable else [])]):
+        arguments += ["--perms", "0755", "--dir", str(parent)]
+    for found in shown:
+        arguments += ["--ro-bind-try", str(found), str(found)]
     if writable is not None:
         arguments += ["--bind", str(writable), str(writable)]
     return [*arguments, "--remount-ro", "/", "--chdir", "/", "--", *command]
@@ -60,6 +64,11 @@ async def why_not() -> str | None:
     process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE, env={})
     _, errors = await process.communicate()
     return None if process.returncode == 0 else f"bubblewrap does not work here: {errors.decode().strip()[-300:]}"
+
+
+def _parents(paths: Iterable[Path]) -> list[Path]:
+    """All folders above these but the root, the upper ones first."""
+    return sorted({parent for path in paths for parent in path.parents[:-1]}, key=lambda parent: len(parent.parts))
 
 
 def _python() -> list[Path]:

@@ -411,12 +411,17 @@ def _last_lines(file: IO[bytes], tail: int) -> str:
 
 
 def _remove(folder: Path) -> None:
-    def permit(function: Callable[..., Any], path: str, _: BaseException) -> None:
-        # a folder that the agent has closed against its own user, who is ours too
-        os.chmod(os.path.dirname(path), stat.S_IRWXU)
-        if os.path.isdir(path) and not os.path.islink(path):
-            os.chmod(path, stat.S_IRWXU)
-        function(path)
+    def permit(function: Callable[..., Any], path: str, error: BaseException) -> None:
+        if not isinstance(error, PermissionError):
+            raise error
+        # the agent, who may be the same user as we are, has closed a folder
+        for closed in {Path(path), Path(path).parent} - {folder.parent}:
+            if closed.is_dir() and not closed.is_symlink():
+                closed.chmod(stat.S_IRWXU)
+        if function is os.unlink or function is os.rmdir:
+            function(path)
+        else:
+            _remove(Path(path))
 
     with suppress(FileNotFoundError):
         shutil.rmtree(folder, onexc=permit)

@@ -44,7 +44,7 @@ class Counter(ResourcesServer):
         if task.id == "slow":
             await asyncio.sleep(60)
         self.count: int = getattr(task, "initial_count", 0)
-        self.started = threading.Event()
+        self.started = asyncio.Event()
         self.scored = 0
 
     @tool
@@ -57,7 +57,7 @@ class Counter(ResourcesServer):
     def increment_slowly(self, by: int) -> int:
         """Add `by`, in a thread."""
         count = self.count
-        self.started.wait(0.001)
+        threading.Event().wait(0.001)
         self.count = count + by
         return self.count
 
@@ -70,8 +70,7 @@ class Counter(ResourcesServer):
     @tool
     async def wait_started(self) -> None:
         """Return when `hang` has begun."""
-        while not self.started.is_set():
-            await asyncio.sleep(0)
+        await self.started.wait()
 
     @tool
     async def fail(self, how: str) -> Any:

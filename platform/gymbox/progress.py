@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from gymbox.errors import RolloutError
 from gymbox.results import METRICS, ROLLOUTS, RunFolder
 from gymbox.rollout import RolloutResult
 from gymbox.runner import Plan, Slot, Summary
 
-PLAIN_INTERVAL = 10.0
-"""Seconds between two lines where the output is no terminal."""
+SHORTEST, LONGEST = 10.0, 60.0
+"""Seconds between two lines where the output is no terminal: few at first, fewer later."""
 TOTAL = "(all)"
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -44,10 +46,13 @@ class _Count:
     reward: float = 0.0
     tokens: int = 0
 
-    def text(self) -> str:
-        mean = f"{self.reward / self.scored:.3f}" if self.scored else "–"
-        failed = self.done - self.scored
-        return f"{self.running} running · {failed} failed · reward {mean} · {short(self.tokens)} tokens"
+    @property
+    def failed(self) -> int:
+        return self.done - self.scored
+
+    @property
+    def mean(self) -> str:
+        return f"{self.reward / self.scored:.3f}" if self.scored else "–"
 
 
 def short(number: int) -> str:
@@ -60,7 +65,10 @@ def short(number: int) -> str:
 
 @dataclass
 class Progress:
-    """Shows a run on `console`: live where that is a terminal, else a line now and then. Used as `with`."""
+    """Shows a run on `console`: live where that is a terminal, else a line now and then.
+
+    Used as `with`, inside the event loop of the run.
+    """
 
     console: Console
     plan: Plan
@@ -68,46 +76,42 @@ class Progress:
     sandboxes: Callable[[], int] | None = None
     """How many there are now, where that is known."""
     clock: Callable[[], float] = time.monotonic
-    counts: dict[str, _Count] = field(default_factory=dict, init=False)
-    kinds: Counter[str] = field(default_factory=Counter, init=False)
 
     def __post_init__(self) -> None:
-        self.counts = {name: _Count(planned) for name, planned in self.plan.sizes().items()}
-        self.counts[TOTAL] = _Count(len(self.plan))
-        for name, score in (*self.folder.scores.items(), (TOTAL, self.folder.total)):
-            count = self.counts[name]
+        self._counts = {name: _Count(planned) for name, planned in self.plan.sizes().items()}
+        self._total = _Count(len(self.plan))
+        for score, count in [(score, self._counts[name]) for name, score in self.folder.scores.items()] + [
+            (self.folder.total, self._total)
+        ]:
             count.done, count.scored, count.reward = score.rollouts, score.scored, score.reward_sum
             count.tokens = score.input_tokens + score.output_tokens
-        self._began = self._told = self.clock()
-        self._before = self.counts[TOTAL].done
-        self._bars = Bars(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            _Figures(self),
-            TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            console=self.console,
-            refresh_per_second=4,
-        )
-        shown = [TOTAL] if len(self.counts) == 2 else list(self.counts)
-        self._rows = {name: self._bars.add_task(name, total=self.counts[name].planned) for name in shown}
+        self._kinds: Counter[str] = Counter()
+        self._began = self.clock()
+        self._before = self._total.done
+        self._live = Live(console=self.console, get_renderable=self._table, refresh_per_second=4)
+        self._next: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Self:
+        environments = ", ".join(self._counts)
+        self._say(f"run {self.folder.manifest.run}: {len(self.plan)} rollouts of {environments} → {self.folder.path}")
         if self.console.is_terminal:
-            self._bars.start()
+            self._live.start()
+        else:
+            self._later()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bars.stop()
+        self._live.stop()
+        if self._next is not None:
+            self._next.cancel()
+            self._tell()
 
     def started(self, slot: Slot) -> None:
-        for name in (slot.environment.name, TOTAL):
-            self.counts[name].running += 1
+        for count in (self._counts[slot.environment.name], self._total):
+            count.running += 1
 
     def ended(self, slot: Slot, result: RolloutResult | None) -> None:
-        for name in (slot.environment.name, TOTAL):
-            count = self.counts[name]
+        for count in (self._counts[slot.environment.name], self._total):
             count.running -= 1
             if result is None:
                 continue
@@ -117,49 +121,72 @@ class Progress:
                 count.reward += result.reward
             if result.response is not None and result.response.usage is not None:
                 count.tokens += result.response.usage.input_tokens + result.response.usage.output_tokens
-            if name in self._rows:
-                self._bars.update(self._rows[name], completed=count.done)
-        if result is not None:
-            self._tell_first(result)
-            self._tell_now_and_then()
+        if result is not None and result.error is not None:
+            self._tell_first(result, result.error)
 
-    def figures(self, name: str) -> str:
-        """The figures of one line."""
-        text = self.counts[name].text()
-        return f"{text} · {self.sandboxes()} sandboxes" if name == TOTAL and self.sandboxes else text
-
-    def _tell_first(self, result: RolloutResult) -> None:
+    def _tell_first(self, result: RolloutResult, error: RolloutError) -> None:
         """The first failure of each kind at once, so that nobody waits an hour to learn of a wrong key."""
-        if result.error is None:
+        self._kinds[error.kind] += 1
+        if self._kinds[error.kind] > 1:
             return
-        self.kinds[result.error.kind] += 1
-        if self.kinds[result.error.kind] == 1:
-            task = printable(result.task_id, 60)
-            where = f"{result.environment} task {task}, {result.error.stage}"
-            text = f"first {result.error.kind} ({where}): {printable(result.error.detail)}"
-            last_words = result.error.logs.strip().rpartition("\n")[2]
-            if last_words:
-                text += f"\n  its log ends with: {printable(last_words)}"
-            self.console.print(Text(text, style="red"), soft_wrap=True)
+        where = f"{result.environment} task {printable(result.task_id, 60)}, {error.stage}"
+        text = f"first {error.kind} ({where}): {printable(error.detail)}"
+        last_words = error.logs.strip().rpartition("\n")[2]
+        if last_words:
+            text += f"\n  its log ends with: {printable(last_words)}"
+        self._say(text, style="red")
 
-    def _tell_now_and_then(self) -> None:
-        total = self.counts[TOTAL]
-        now = self.clock()
-        if self.console.is_terminal or (now - self._told < PLAIN_INTERVAL and total.done < total.planned):
-            return
-        self._told = now
-        rate = (total.done - self._before) / max(now - self._began, 1e-9)
-        left = f" · {duration((total.planned - total.done) / rate)} left" if total.done < total.planned else ""
-        self.console.print(Text(f"{total.done}/{total.planned} done · {self.figures(TOTAL)}{left}"), soft_wrap=True)
+    def _later(self) -> None:
+        wait = min(max(SHORTEST, (self.clock() - self._began) / 6), LONGEST)
+        self._next = asyncio.get_running_loop().call_later(wait, self._now_and_then)
 
+    def _now_and_then(self) -> None:
+        self._tell()
+        self._later()
 
-class _Figures(ProgressColumn):
-    def __init__(self, progress: Progress) -> None:
-        super().__init__()
-        self._progress = progress
+    def _tell(self) -> None:
+        total = self._total
+        figures = [
+            f"{total.done}/{total.planned} done",
+            f"{total.running} running",
+            f"{total.failed} failed",
+            f"reward {total.mean}",
+            *([f"{self.sandboxes()} sandboxes"] if self.sandboxes else []),
+            f"{short(total.tokens)} tokens",
+            f"{self._left()} left",
+        ]
+        self._say(" · ".join(figures))
 
-    def render(self, task: Task) -> Text:
-        return Text(self._progress.figures(task.description))
+    def _left(self) -> str:
+        """Time to the end at the pace so far."""
+        rate = (self._total.done - self._before) / max(self.clock() - self._began, 1e-9)
+        return duration((self._total.planned - self._total.done) / rate) if rate else "?"
+
+    def _table(self) -> Group:
+        table = Table(box=None, pad_edge=False)
+        table.add_column("")
+        table.add_column("")
+        for heading in ("done", "running", "failed", "reward", "tokens"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        rows = dict(self._counts)
+        if len(rows) > 1:
+            rows[TOTAL] = self._total
+        for name, count in rows.items():
+            table.add_row(
+                Text(name, overflow="ellipsis", no_wrap=True),
+                ProgressBar(total=count.planned, completed=count.done, width=16),
+                f"{count.done}/{count.planned}",
+                str(count.running),
+                Text(str(count.failed), style="red" if count.failed else ""),
+                count.mean,
+                short(count.tokens),
+            )
+        sandboxes = f"{self.sandboxes()} sandboxes · " if self.sandboxes else ""
+        spent = duration(self.clock() - self._began)
+        return Group(table, Text(f"{sandboxes}{spent} so far, {self._left()} left", style="dim"))
+
+    def _say(self, text: str, style: str = "") -> None:
+        self.console.print(Text(text, style=style), soft_wrap=True)
 
 
 def duration(seconds: float) -> str:

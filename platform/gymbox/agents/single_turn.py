@@ -1,8 +1,8 @@
 """Single turn: the smallest agent, and the pattern for your own.
 
-An agent is a frozen pydantic class with `run`. Its fields are its configuration (`agent=mine agent.field=…`); a YAML in
-`conf/agent/` names the class as `_target_`. It gets the task without anything hidden, a model bound to this rollout and
-the sandbox's tools, and returns the trajectory as one Response. It keeps no state between runs: many run at once.
+An agent is a frozen pydantic class with `run`. Its fields are its configuration (`agent=mine agent.field=…`); a YAML
+in `conf/agent/` names the class as `_target_`. It gets the task without anything hidden, a model bound to this rollout
+and the sandbox's tools, and returns the trajectory as one Response. It keeps no state between runs: many run at once.
 """
 
 from __future__ import annotations

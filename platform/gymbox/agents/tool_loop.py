@@ -27,8 +27,8 @@ class ToolLoop(Agent):
     The model sees the row's own tool definitions where the row has some, else the sandbox's; callable is only what
     the sandbox has and the model was shown. A call that cannot be run (no such tool, arguments that are no JSON
     object) is answered with a text the model can act on, and so is a tool that fails. Calls of an answer that was cut
-    off are not run. Calls of one turn run at once unless the row says `parallel_tool_calls: false`; each is answered exactly
-    once, in call order.
+    off are not run. Calls of one turn run at once unless the row says `parallel_tool_calls: false`; each is answered
+    exactly once, in call order.
 
     The response is the whole trajectory. `metadata` tells, as strings, why it ended (`stop_reason`: `completed`,
     `no_answer`, `max_steps`, `max_tool_calls`, `max_invalid_calls`, `max_output_tokens` or `content_filter`), and the

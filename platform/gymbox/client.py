@@ -1,10 +1,12 @@
 """Client: every call to a controller and to a sandbox, as methods.
 
-async with HttpClient() as http:
-    controller = ControllerClient("http://127.0.0.1:8710", token, http)
-    async with controller.sandbox(environment) as sandbox:
-        await sandbox.reset(row)
-        result = await sandbox.exec("pytest -q")
+    async with HttpClient() as http:
+        controller = ControllerClient("http://127.0.0.1:8710", token, http)
+        async with controller.sandbox(environment) as sandbox:
+            await sandbox.reset(row)
+            result = await sandbox.exec("pytest -q")
+
+What fails is raised as a Problem; a sandbox that is no more raises SandboxEnded, with the cause.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ import base64
 import json
 import logging
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import aiohttp
 from gymbox_sandbox.responses import Response
@@ -137,15 +139,15 @@ class SandboxClient:
         if self._manifest.verify == "shared":
             return await self._verify(task, response)
         with ExitStack() as stack:
-            saved = []
+            saved: list[tuple[str, IO[bytes], str | None]] = []
             for path in self._manifest.artifacts:
-                file = stack.enter_context(TemporaryFile())
-                saved.append((path, file, await self._save(path, file)))
+                file: IO[bytes] = stack.enter_context(TemporaryFile())
+                saved.append((path, file, await self._saved(path, file)))
             async with self._fresh() as clean:
                 await clean.reset(self._public)
                 for path, file, route in saved:
                     if route is not None:
-                        await clean._send("PUT", route, file, params={"path": path}, timeout=3600, repeatable=False)
+                        await clean.put(path, file, tree=route == "tree")
                 return await clean._verify(task, response)
 
     async def _verify(self, task: dict[str, Any], response: Response) -> Verdict:
@@ -154,19 +156,12 @@ class SandboxClient:
         answer = await self._send("POST", "/verify", body, timeout=timeout, repeatable=True)
         return Verdict.model_validate_json(answer.body)
 
-    async def _save(self, path: str, file: IO[bytes]) -> str | None:
-        """Write a tree's tar, or the bytes of a file, into `file`; the route that it came by and goes by again."""
-        for route in ("/archive", "/files"):
-            try:
-                async with self._stream("GET", route, params={"path": path}) as answer:
-                    async for chunk in answer.content.iter_any():
-                        file.write(chunk)
-            except NotFound:
-                continue  # it is no folder, or is not there at all
-            file.seek(0)
-            return route
-        log.info("sandbox %s has no %s for verify", self.id, path)
-        return None
+    async def _saved(self, path: str, file: IO[bytes]) -> str | None:
+        try:
+            return await self.save(path, file)
+        except NotFound:
+            log.info("sandbox %s has no %s for verify", self.id, path)
+            return None
 
     async def exec(self, command: str | list[str], **options: Any) -> ExecResult:
         """Run a command as the agent's user and wait for its end; `options` are ExecRequest's.
@@ -209,24 +204,34 @@ class SandboxClient:
         params = {"path": path, "mode": f"{mode:o}"}
         await self._send("PUT", "/files", content, params=params, timeout=300, repeatable=True)
 
-    @asynccontextmanager
-    async def download_tree(self, path: str) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The tar of a tree, as it comes.
+    async def save(self, path: str, file: IO[bytes]) -> Literal["tree", "file"]:
+        """Write what is at `path`, of any size, into `file`: a folder as a tar ("tree"), or the bytes of a file.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is nothing.
             SandboxEnded: the sandbox is no more.
         """
-        async with self._stream("GET", "/archive", params={"path": path}) as answer:
-            yield answer.content.iter_any()
+        try:
+            await self._download("/archive", path, file)
+            return "tree"
+        except NotFound:  # or no folder
+            await self._download("/files", path, file)
+            return "file"
 
-    async def upload_tree(self, path: str, tar: AsyncIterable[bytes] | IO[bytes] | bytes) -> None:
-        """Unpack a tar into a folder of the sandbox.
+    async def put(self, path: str, file: IO[bytes], *, tree: bool, mode: int = 0o644) -> None:
+        """Unpack a tar into a folder of the sandbox (`tree`), or write a file, of any size.
 
         Raises:
             SandboxEnded: the sandbox is no more.
         """
-        await self._send("PUT", "/archive", tar, params={"path": path}, timeout=3600, repeatable=False)
+        route, params = ("/archive", {"path": path}) if tree else ("/files", {"path": path, "mode": f"{mode:o}"})
+        await self._send("PUT", route, file, params=params, timeout=3600, repeatable=False)
+
+    async def _download(self, route: str, path: str, file: IO[bytes]) -> None:
+        async with self._stream("GET", route, params={"path": path}) as answer:
+            async for chunk in answer.content.iter_any():
+                file.write(chunk)
+        file.seek(0)
 
     async def _send(
         self,
@@ -476,6 +481,18 @@ class ControllerClient:
             NotFound: there is none of that name.
         """
         return Manifest.model_validate(await self._json("GET", f"/environments/{name}"))
+
+    async def attach(self, id: str) -> SandboxClient:
+        """A client for a sandbox that exists.
+
+        Raises:
+            NotFound: there is none of that id.
+            SandboxEnded: it is no more.
+        """
+        view = await self.get(id)
+        if view.ended is not None:
+            raise SandboxEnded(view.ended)
+        return self.open(view, await self.environment(view.environment))
 
     def open(self, view: SandboxView, manifest: Manifest) -> SandboxClient:
         """A client for a sandbox that exists; calls go through the proxy."""

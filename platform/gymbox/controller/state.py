@@ -59,7 +59,10 @@ class StateDirectory:
     @classmethod
     def of_run(cls, parent: Path) -> Self:
         """A new one, for a controller that ends with its run."""
-        return cls(parent / f"run-{secrets.token_hex(4)}", ephemeral=True)
+        name = f"run-{secrets.token_hex(4)}"
+        made = cls(parent / f".{name}", ephemeral=True)
+        made.path = made.path.rename(parent / name)  # seen by others only now that it is locked
+        return made
 
     @classmethod
     def abandoned(cls, parent: Path) -> Iterator[Self]:

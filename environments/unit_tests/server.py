@@ -41,6 +41,8 @@ class Hidden(BaseModel):
     cases: list[Case]
     fresh: Fresh | None = None
     tolerance: float = 0.0
+    timeout: float = Field(default=10, gt=0, le=50)
+    """Seconds for all tests of an answer together."""
 
 
 class UnitTests(ResourcesServer):
@@ -77,7 +79,8 @@ class UnitTests(ResourcesServer):
             cases += await self.fresh_cases(hidden.fresh, hidden.function, source)
         if not source.strip():
             return Verdict(reward=0.0, metrics={"passed": 0, "total": len(cases)})
-        outcomes = await call_function(self.exec, source, hidden.function, [args for args, _ in cases])
+        inputs = [args for args, _ in cases]
+        outcomes = await call_function(self.exec, source, hidden.function, inputs, timeout=hidden.timeout)
         passed = sum(
             outcome.ok and same(expected, outcome.value, tolerance=hidden.tolerance)
             for (_, expected), outcome in zip(cases, outcomes, strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
@@ -21,6 +21,10 @@ class Task(BaseModel):
     id: str = ""
     responses_create_params: ResponsesParams = Field(default_factory=ResponsesParams)
     verifier_metadata: dict[str, Any] = Field(default_factory=dict)
+
+    if TYPE_CHECKING:  # the row's free fields
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 class Verdict(BaseModel):

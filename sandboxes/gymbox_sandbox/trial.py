@@ -51,7 +51,7 @@ class Trial:
         await instance._finish(instance.reset, Task.model_validate(public))
         return cls(instance, row)
 
-    async def call(self, name: str, **arguments: Any) -> Any:
+    async def call(self, name: str, /, **arguments: Any) -> Any:
         """What the tool returns; a ToolError comes back as its text."""
         call_id = f"call_{len(self.output)}"
         try:

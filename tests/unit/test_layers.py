@@ -12,7 +12,7 @@ ISLANDS = {
     "controller": {"controller"},
     "proxy": {"proxy"},
     "providers": {"providers"},
-    "rollouts": {"agents", "models", "rollout", "runner", "results", "dataset", "progress", "client"},
+    "rollouts": {"agents", "models", "rollout", "runner", "results", "dataset", "progress", "client", "checks"},
 }
 TOP = {"cli", "config", "embedded", "doctor"}
 STANDALONE = {"setup_docker", "setup_base_image"}

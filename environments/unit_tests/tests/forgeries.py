@@ -24,6 +24,7 @@ ROW = {
             "inputs": [{"int": [1, 1000]}, {"int": [1, 1000]}],
             "reference": f"# {CANARY}\n{RIGHT}",
         },
+        "timeout": 4,
     },
 }
 

@@ -5,39 +5,55 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shlex
 import shutil
-from collections.abc import Iterable
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 import yaml
-from gymbox_sandbox.wire import ID_PATTERN
+from gymbox_sandbox.wire import ID_PATTERN, SandboxView
 from rich.console import Console
 from rich.table import Table
 
+from gymbox.cli.places import admin_token, environment_folders, state_folder
 from gymbox.environment import MANIFEST, Catalog, Environment
-from gymbox.errors import ConfigError, nearest
+from gymbox.errors import ConfigError, Problem
+
+if TYPE_CHECKING:  # imported where they are used: `env list` needs neither Hydra nor a server
+    from gymbox.checks import Finding
+    from gymbox.client import ControllerClient
+    from gymbox.config import Settings
+    from gymbox.embedded import EmbeddedController
+    from gymbox.http import HttpClient
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show, make, test and start environments.")
 
 TEMPLATE = Path(__file__).parent / "new_environment"
+ROWS = 5
+"""Tasks that `test` uses where `runner.limit` does not say."""
 Folders = typer.Option(
-    [Path("environments")], "--folder", "-f", help="Where environments are; may be given several times."
+    [], "--folder", "-f", help="Where environments are (default: ./environments and those of gymbox); may be repeated."
 )
+Overrides = typer.Argument(None, metavar="[NAME=VALUE]...", help="Settings as for `gymbox run`: provider=process, …")
 AsJson = typer.Option(False, "--json", help="Print JSON.")
 
 
 @app.command("list")
 def list_(folder: list[Path] = Folders, as_json: bool = AsJson) -> None:
     """List the environments."""
-    catalog = Catalog(folder)
+    catalog = Catalog(folder or environment_folders())
     summaries = [summary(catalog[name]) for name in catalog.names()]
     if as_json:
         print_json(summaries)
         return
     if not summaries:
-        typer.echo(f"no environments in {', '.join(map(str, folder))}; make one with: gymbox env init NAME")
+        typer.echo("there are no environments; make one with: gymbox env init NAME")
         return
     columns = ["name", "domain", "tasks", "verified", "description"]
     print_table(columns, ([said(row[column]) for column in columns] for row in summaries))
@@ -72,20 +88,196 @@ def init(name: str, folder: list[Path] = Folders) -> None:
     """Make a new environment that works: manifest, server, tasks with gold replies, README, tests."""
     if not re.match(ID_PATTERN, name):
         raise ConfigError(f"{name!r} is no name for an environment: use letters, digits, '.', '_' and '-'")
-    target = folder[0] / name
+    target = (folder[0] if folder else Path("environments")) / name
     if target.exists():
         raise ConfigError(f"{target} exists already; choose another name, or another --folder")
-    target.parent.mkdir(parents=True, exist_ok=True)
     class_name = "".join(part[:1].upper() + part[1:] for part in re.split(r"[^A-Za-z0-9]+", name))
     if not class_name[0].isalpha():
         class_name = f"Environment{class_name}"
     shutil.copytree(TEMPLATE, target, ignore=shutil.ignore_patterns("__pycache__"))
     for path in [path for path in target.rglob("*") if path.is_file()]:
-        text = path.read_text().replace("new_environment", name).replace("NewEnvironment", class_name)
-        path.write_text(text)
+        path.write_text(path.read_text().replace("new_environment", name).replace("NewEnvironment", class_name))
         path.rename(path.with_name(path.name.replace("new_environment", re.sub(r"\W", "_", name))))
-    typer.echo(f"made {target}: its tasks are in {target / 'data'}, its tools and rewards in {target / 'server.py'}")
-    typer.echo(f"next: gymbox env test {name}{'' if folder == [Path('environments')] else f' --folder {folder[0]}'}")
+    typer.echo(f"made {target}: tasks in {target / 'data'}, tools and rewards in {target / 'server.py'}")
+    typer.echo(f"next: gymbox env test {name if not folder else target}")
+
+
+@app.command()
+def test(name: str, overrides: list[str] = Overrides, folder: list[Path] = Folders, as_json: bool = AsJson) -> None:
+    """Check an environment in real sandboxes: gold replies score 1.0, doing nothing does not, and more.
+
+    \b
+    gymbox env test counter
+    gymbox env test ./mine provider=process runner.limit=100
+
+    Exit code 0: every check passed. 1: one did not. 2: its manifest or a row is wrong, nothing was started.
+    """
+    environment = find(name, folder)
+    findings = asyncio.run(_test(environment, _settings(environment, overrides)))
+    if as_json:
+        keys = ("check", "tried", "passed", "faults")
+        print_json([{key: getattr(finding, key) for key in keys} for finding in findings])
+    else:
+        columns = ["check", "tried", "result", ""]
+        print_table(
+            columns,
+            ([one.check, str(one.tried), "passed" if one.passed else "FAILED", one.detail] for one in findings),
+        )
+    raise typer.Exit(0 if all(finding.passed for finding in findings) else 1)
+
+
+async def _test(environment: Environment, settings: Settings) -> list[Finding]:
+    from gymbox.checks import Checks, Finding
+    from gymbox.dataset import open_datasets
+    from gymbox.http import HttpClient
+
+    [dataset] = open_datasets([environment])
+    try:
+        rows = [dataset[index] for index in range(min(len(dataset), settings.runner.limit or ROWS))]
+        findings = [Finding("manifest and rows are valid", len(dataset))]
+        async with HttpClient() as http, _controller(environment, settings, http) as controller:
+            checks = Checks(environment, rows, controller, http, concurrency=settings.runner.concurrency)
+            async for finding in checks.run():
+                findings.append(finding)
+                if sys.stderr.isatty():  # in containers it takes a while
+                    mark = "ok" if finding.passed else "FAILED"
+                    typer.echo(f"{mark:<6} {finding.check} ({finding.tried})", err=True)
+    finally:
+        dataset.close()
+    return findings
+
+
+@app.command()
+def start(name: str, overrides: list[str] = Overrides, folder: list[Path] = Folders) -> None:
+    """Start a sandbox of an environment, ready for its first task; print how to call it; remove it on Ctrl-C."""
+    environment = find(name, folder)
+    asyncio.run(_start(environment, _settings(environment, overrides)))
+
+
+async def _start(environment: Environment, settings: Settings) -> None:
+    from gymbox.client import ControllerClient
+    from gymbox.http import HttpClient
+
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    found = lines(environment)
+    row = json.loads(found[0]) if found else {"responses_create_params": {"input": "hello"}}
+    async with HttpClient() as http, _controller(environment, settings, http) as controller:
+        url = settings.controller or controller.url
+        client = ControllerClient(url, admin_token(), http)
+        async with client.sandbox(environment) as sandbox:
+            await sandbox.reset(environment.public(row))
+            view = await client.get(sandbox.id)
+            typer.echo(how_to_call(view, sandbox.tools.definitions, environment.for_verify(row)))
+            await stop.wait()
+            typer.echo(f"removing {sandbox.id}")
+
+
+def how_to_call(view: SandboxView, tools: Sequence[dict[str, Any]], task: dict[str, Any]) -> str:
+    """What to type to play with a sandbox."""
+    assert view.tokens is not None and view.url is not None
+
+    def curl(path: str, body: Any = None) -> str:
+        data = "" if body is None else f" -d {shlex.quote(json.dumps(body, ensure_ascii=False))}"
+        token = "$CONTROL" if path == "/verify" else "$TOOLS"
+        return f'curl -s -H "Authorization: Bearer {token}"{data} {view.url}{path}'
+
+    calls = [curl(f"/tools/{tool['name']}", example(tool.get("parameters", {}))) for tool in tools]
+    return "\n".join(
+        [
+            f"{view.id} is ready for the first task: {view.url}",
+            "",
+            f"export TOOLS={view.tokens.tools} CONTROL={view.tokens.control}",
+            curl("/tools"),
+            *calls,
+            curl("/verify", {"task": task, "response": {"output": []}}),
+            "",
+            "Ctrl-C removes it.",
+        ]
+    )
+
+
+def example(schema: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of the right types for a tool's parameters."""
+    values: dict[str, Any] = {"integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
+    return {name: values.get(part.get("type"), "text") for name, part in schema.get("properties", {}).items()}
+
+
+@app.command()
+def status(
+    controller: str = typer.Option("", help="Address of the controller; default: the one that runs here."),
+    as_json: bool = AsJson,
+) -> None:
+    """Count the sandboxes of each environment on a running controller."""
+    from gymbox.controller.state import find_controller
+
+    address = None if controller else find_controller(state_folder())
+    if not controller and address is None:
+        raise ConfigError(
+            "no controller is running here; start one with `gymbox serve controller`, or say --controller"
+        )
+    counted = asyncio.run(_status(controller or address.controller))  # type: ignore[union-attr]
+    if as_json:
+        print_json(counted)
+    else:
+        columns = ["environment", "queued", "starting", "ready", "ended"]
+        print_table(columns, ([said(row[column]) for column in columns] for row in counted))
+
+
+async def _status(url: str) -> list[dict[str, Any]]:
+    from gymbox.client import ControllerClient
+    from gymbox.http import HttpClient
+
+    async with HttpClient() as http:
+        client = ControllerClient(url, admin_token(), http)
+        names = [manifest.name for manifest in await client.environments()]
+        counts: Counter[tuple[str, str]] = Counter(
+            (view.environment, view.status) for view in await client.sandboxes()
+        )
+    stages = ("queued", "starting", "ready", "ended")
+    return [{"environment": name, **{stage: counts[name, stage] for stage in stages}} for name in names]
+
+
+def _settings(environment: Environment, overrides: Sequence[str] | None) -> Settings:
+    """Those of a run of this environment with its gold replies.
+
+    Raises:
+        ConfigError: an override is wrong.
+    """
+    from gymbox import logs
+    from gymbox.config import compose
+
+    sys.path.append("")  # so that _target_ finds a class in the working directory
+    logs.setup(level="WARNING")
+    return compose([f"environment={environment.folder}", "model=scripted", *(overrides or [])])
+
+
+@asynccontextmanager
+async def _controller(
+    environment: Environment, settings: Settings, http: HttpClient
+) -> AsyncIterator[ControllerClient | EmbeddedController]:
+    """The running controller that the settings name, or one in this process.
+
+    Raises:
+        ConfigError: it cannot be used or started.
+    """
+    from gymbox.client import ControllerClient
+    from gymbox.embedded import EmbeddedController
+
+    if settings.controller:
+        yield ControllerClient(settings.controller, admin_token(), http)
+        return
+    catalog = Catalog([environment.folder.parent])
+    try:
+        embedded = EmbeddedController(settings.provider, catalog, state_folder(), admin_token(), http)
+        await embedded.__aenter__()
+    except Problem as error:
+        raise ConfigError(error.detail) from error
+    try:
+        yield embedded
+    finally:
+        await embedded.__aexit__(None, None, None)
 
 
 def find(name: str, folders: list[Path]) -> Environment:
@@ -96,7 +288,7 @@ def find(name: str, folders: list[Path]) -> Environment:
     """
     if "/" in name or (Path(name) / MANIFEST).is_file():
         return Environment.load(Path(name).resolve())
-    return Catalog(folders)[name]
+    return Catalog(folders or environment_folders())[name]
 
 
 def summary(environment: Environment) -> dict[str, Any]:

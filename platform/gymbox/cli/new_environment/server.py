@@ -8,7 +8,7 @@ class NewEnvironment(ResourcesServer):
 
     async def reset(self, task: Task) -> None:
         # the row comes without `verifier_metadata`, which only verify sees
-        self.cards: dict[str, int] = dict(task.cards)  # type: ignore[attr-defined]
+        self.cards: dict[str, int] = dict(task.cards)
 
     @tool
     async def read_card(self, name: str) -> int:

@@ -11,7 +11,7 @@ ROWS = [json.loads(line) for line in (FOLDER / "data" / "example.jsonl").read_te
 
 
 def test_every_gold_run_scores() -> None:
-    async def reward(row: dict) -> float:
+    async def reward(row: dict[str, object]) -> float:
         trial = await Trial.begin(FOLDER / "server.py", row)
         await trial.gold()
         return await trial.reward()

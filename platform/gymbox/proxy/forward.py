@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 from collections.abc import AsyncIterator, Mapping
@@ -75,6 +76,8 @@ async def forward(request: web.BaseRequest, target: Target, upstream: Upstream, 
             return await _answer(request, target, upstream, request_id, answer)
     except aiohttp.ServerTimeoutError as error:
         raise TimedOut(f"{upstream.name} did not answer in time") from error
+    except aiohttp.ClientConnectorError as error:
+        raise BadGateway(f"{upstream.name} does not accept connections: {error.strerror}") from error
     except (aiohttp.ClientError, OSError) as error:
         if isinstance(error.__cause__, Problem):  # raised while the body was being sent
             raise error.__cause__ from None
@@ -117,6 +120,7 @@ async def _answer(
         return web.Response(status=answer.status, headers=headers, body=answer.content.read_nowait())
     response = web.StreamResponse(status=answer.status, headers=headers)
     await response.prepare(request)
+    _wake_when_closed(answer)
     try:
         async for chunk in answer.content.iter_any():
             await response.write(chunk)
@@ -127,6 +131,20 @@ async def _answer(
         detail = f"{upstream.name} broke off in the middle of its answer: {_reason(error)}"
         raise Broken(response, "cut", detail) from error
     return response
+
+
+def _wake_when_closed(answer: aiohttp.ClientResponse) -> None:
+    """End the wait for more of the body when the connection ends: where a chunk is malformed, aiohttp closes the
+    connection and tells no reader."""
+
+    def on_closed(closed: asyncio.Future[None]) -> None:
+        closed.exception()  # retrieved: what it says is on the body, too
+        if not answer.content.is_eof() and answer.content.exception() is None:
+            answer.content.set_exception(aiohttp.ClientPayloadError("its body is malformed"))
+
+    protocol = None if answer.connection is None else answer.connection.protocol
+    if protocol is not None and protocol.closed is not None:
+        protocol.closed.add_done_callback(on_closed)
 
 
 def _reset(request: web.BaseRequest) -> None:

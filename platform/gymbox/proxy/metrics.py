@@ -14,7 +14,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         self.requests = Counter(
             "gymbox_proxy_requests",
-            "Requests ended; beside statuses, `cancelled` says that the client left, `cut` that the upstream broke off.",
+            "Requests ended, by status; `cancelled`: the client left, `cut`: the upstream broke off.",
             ["kind", "status"],
             registry=self._registry,
         )

@@ -26,7 +26,15 @@ from gymbox.proxy.routes import Routes
 from gymbox.proxy.settings import ProxySettings
 from gymbox.proxy.upstreams import Upstreams
 from gymbox.proxy.websockets import is_websocket, tunnel
-from gymbox.serving import REQUEST_ID_HEADER, Guard, bearer, is_bearer, problem_response
+from gymbox.serving import (
+    REQUEST_ID_HEADER,
+    Guard,
+    bearer,
+    check_exposed,
+    is_bearer,
+    is_loopback,
+    problem_response,
+)
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +81,8 @@ class Proxy:
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._upstreams.close)
             settings = self.settings
+            if not is_loopback(settings.host):
+                check_exposed(settings.host, self._guard, own_tokens=True)
             if settings.admin_socket is not None:
                 runner = await self._runner(stack, self._administer)
                 await _listen_on_socket(runner, settings.admin_socket)
@@ -151,21 +161,15 @@ class Proxy:
             self._metrics.routes.set(len(self.routes.table.routes) if self.routes.version >= 0 else 0)
             return web.Response(body=self._metrics.text(), headers={"Content-Type": metrics.CONTENT_TYPE})
         target = Target.parse(request.raw_path)
-        upstream = self._upstream(target, bearer(_authorization(request)), request_id)
+        upstream = await self._upstream(target, bearer(_authorization(request)), request_id)
         if is_websocket(request):
-            return await tunnel(
-                request,
-                target,
-                upstream,
-                request_id,
-                limit=self.settings.websocket_message_limit,
-                heartbeat=self.settings.websocket_heartbeat,
-            )
+            limit, heartbeat = self.settings.websocket_message_limit, self.settings.websocket_heartbeat
+            return await tunnel(request, target, upstream, request_id, limit=limit, heartbeat=heartbeat)
         return await forward(request, target, upstream, request_id)
 
-    def _upstream(self, target: Target, token: str, request_id: str) -> Upstream:
+    async def _upstream(self, target: Target, token: str, request_id: str) -> Upstream:
         if target.kind is Kind.SANDBOX:
-            return self._sandbox(target, token, request_id)
+            return await self._sandbox(target, token, request_id)
         check_client(token, self.routes.admin_token, self.settings.client_tokens)
         known = self.settings.models if target.kind is Kind.MODEL else self.settings.agents
         if target.name not in known:
@@ -182,7 +186,7 @@ class Proxy:
             body_limit=self.settings.upstream_body_limit,
         )
 
-    def _sandbox(self, target: Target, token: str, request_id: str) -> Upstream:
+    async def _sandbox(self, target: Target, token: str, request_id: str) -> Upstream:
         route = check_sandbox(token, self.routes.find(target.name), target.name, target.scope, self.routes.admin_token)
         if route.ended is not None:
             raise SandboxEnded(route.ended)
@@ -191,7 +195,7 @@ class Proxy:
         if route.session:
             headers[SESSION_HEADER] = route.session
         try:
-            session = self._upstreams.of(route)
+            session = await self._upstreams.of(route)
         except Problem as error:
             raise BadGateway(f"{name} cannot be reached") from error
         return Upstream(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from dataclasses import dataclass
 
 import aiohttp
 from gymbox_sandbox.wire import Route
@@ -14,29 +16,46 @@ KEEP_ALIVE = 3
 """Seconds; shorter than any server's own (uvicorn: 5), so that no request is sent into a connection being closed."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The connections to one unix socket."""
+
+    pinned: PinnedSocket
+    inode: tuple[int, int] | None
+    session: aiohttp.ClientSession
+
+    async def close(self) -> None:
+        await self.session.close()
+        self.pinned.close()
+
+
 class Upstreams:
     """One session a sandbox socket, pinned to its inode, and one for everything reached by address."""
 
     def __init__(self, settings: ProxySettings) -> None:
         self._settings = settings
         self._by_address: aiohttp.ClientSession | None = None
-        self._by_socket: dict[str, tuple[PinnedSocket, aiohttp.ClientSession]] = {}
+        self._by_socket: dict[str, _Held] = {}
 
-    def of(self, route: Route) -> aiohttp.ClientSession:
-        """The session for a sandbox.
+    async def of(self, route: Route) -> aiohttp.ClientSession:
+        """The session for a sandbox; a socket that another one has replaced is pinned anew.
 
         Raises:
             Unavailable: its socket cannot be opened.
         """
         if route.socket is None:
             return self.by_address()
-        if route.socket not in self._by_socket:
-            pinned = PinnedSocket(route.socket)
-            connector = aiohttp.UnixConnector(
-                pinned.address, limit=self._settings.connections_per_sandbox, keepalive_timeout=KEEP_ALIVE
-            )
-            self._by_socket[route.socket] = pinned, self._session(connector)
-        return self._by_socket[route.socket][1]
+        inode, held = _inode(route.socket), self._by_socket.get(route.socket)
+        if held is not None and inode in (held.inode, None):
+            return held.session
+        pinned = PinnedSocket(route.socket)
+        connector = aiohttp.UnixConnector(
+            pinned.address, limit=self._settings.connections_per_sandbox, keepalive_timeout=KEEP_ALIVE
+        )
+        fresh = self._by_socket[route.socket] = _Held(pinned, inode, self._session(connector))
+        if held is not None:
+            await held.close()
+        return fresh.session
 
     def by_address(self) -> aiohttp.ClientSession:
         """The session for everything that is reached over TCP."""
@@ -52,10 +71,9 @@ class Upstreams:
 
     async def forget(self, socket: str) -> None:
         """Drop the session of a socket; the next request opens it anew."""
-        pinned, session = self._by_socket.pop(socket, (None, None))
-        if pinned is not None and session is not None:
-            await session.close()
-            pinned.close()
+        held = self._by_socket.pop(socket, None)
+        if held is not None:
+            await held.close()
 
     async def close(self) -> None:
         """Drop all; safe to call twice."""
@@ -76,3 +94,12 @@ class Upstreams:
             max_line_size=64 * 1024,
             max_field_size=64 * 1024,
         )
+
+
+def _inode(path: str) -> tuple[int, int] | None:
+    """What is under this path now, links not followed; None for nothing."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -37,7 +37,7 @@ async def tunnel(
 
     Raises:
         Malformed: the request opens no WebSocket.
-        BadGateway: the upstream did not open one.
+        BadGateway: the upstream is not there, or did not open one.
     """
     if request.method != "GET" or request.body_exists:
         raise Malformed("a WebSocket is opened by a GET without a body")
@@ -56,6 +56,8 @@ async def tunnel(
         )
     except aiohttp.WSServerHandshakeError as error:
         raise BadGateway(f"{upstream.name} opened no WebSocket here: it answered {error.status}") from error
+    except aiohttp.ClientConnectorError as error:
+        raise BadGateway(f"{upstream.name} does not accept connections: {error.strerror}") from error
     except (aiohttp.ClientError, OSError) as error:
         raise BadGateway(f"{upstream.name} gave no answer: {error}") from error
     client = web.WebSocketResponse(

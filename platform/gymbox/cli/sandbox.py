@@ -334,7 +334,7 @@ def _raw_terminal() -> Iterator[None]:
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     try:
-        tty.setraw(descriptor)
+        tty.setraw(descriptor, termios.TCSADRAIN)
         yield
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

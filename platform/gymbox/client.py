@@ -403,15 +403,26 @@ class ControllerClient:
     Args:
         lease: seconds for which a sandbox outlives a caller that vanished.
         patience: seconds to wait for a place while the controller is full.
+        proxy_url: where this process reaches the proxy; default: where the controller says that clients do.
     """
 
-    def __init__(self, url: str, token: str, http: HttpClient, *, lease: float = 120, patience: float = 900) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        http: HttpClient,
+        *,
+        lease: float = 120,
+        patience: float = 900,
+        proxy_url: str | None = None,
+    ) -> None:
         self.url = url.rstrip("/")
         self._http = http
         self._headers = {"Authorization": f"Bearer {token}"}
         self._token = token
         self._lease = lease
         self._patience = patience
+        self._proxy_url = proxy_url
 
     async def create(self, request: CreateSandbox, *, timeout: float = 3600) -> SandboxView:
         """Create a sandbox; with an id of the caller's it may be asked again and is created once.
@@ -501,7 +512,7 @@ class ControllerClient:
         control = view.tokens.control if view.tokens else self._token
         tools = view.tokens.tools if view.tokens else self._token
         reach = Reach(
-            base=view.url,
+            base=view.url if self._proxy_url is None else f"{self._proxy_url}/sandboxes/{view.id}",
             headers={"Authorization": f"Bearer {control}", ROLLOUT_HEADER: view.id},
             tools_headers={"Authorization": f"Bearer {tools}", ROLLOUT_HEADER: view.id},
         )

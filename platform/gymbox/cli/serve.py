@@ -1,0 +1,261 @@
+"""`gymbox serve`: one server in this process, until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from gymbox import logs
+from gymbox.cli.places import admin_token, environment_folders, state_folder
+from gymbox.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gymbox.config import Settings
+    from gymbox.http import HttpClient
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Start a server; it runs until SIGTERM or Ctrl-C.")
+
+CONTROLLER_PORT, PROXY_PORT, MODEL_PORT, AGENT_PORT = 8710, 8711, 8720, 8730
+
+Host = typer.Option("127.0.0.1", help="Address to listen on; one that others reach needs --allowed-host.")
+AllowedHosts = typer.Option([], "--allowed-host", help="Name that clients call it by (Host header); may be repeated.")
+Overrides = typer.Argument(None, metavar="NAME=VALUE...", help="Settings as for `gymbox run`.")
+LogFormat = typer.Option("json", help="json or console.")
+
+
+@app.command()
+def controller(
+    overrides: list[str] = Overrides,
+    host: str = Host,
+    port: int = typer.Option(CONTROLLER_PORT, help="0 takes a free one."),
+    allowed_hosts: list[str] = AllowedHosts,
+    max_sandboxes: int = typer.Option(256, min=1, help="Sandboxes at once; more are answered with 429."),
+    max_starting: int = typer.Option(8, min=1, help="Containers that start at once; others wait in line."),
+    state: Path = typer.Option(None, help="Folder for its state and the sandboxes' sockets; must be short."),
+    environments: list[Path] = typer.Option([], help="Folder of environments; may be repeated."),
+    proxy_socket: Path = typer.Option(None, help="Admin socket of a proxy; without one, a proxy starts in here."),
+    proxy_url: str = typer.Option(None, help="Where clients reach that proxy."),
+    proxy_port: int = typer.Option(PROXY_PORT, help="Port of the proxy that starts in here."),
+    share_tokens: Path = typer.Option(None, help="Folder where servers beside this one find their tokens."),
+    log_format: str = LogFormat,
+) -> None:
+    """The REST API that creates, shows, renews and deletes sandboxes.
+
+    \b
+    gymbox serve controller provider=docker
+
+    Sandboxes outlive it; the next one with the same --state adopts them. The provider is set as for `gymbox run`.
+    """
+    from gymbox.controller.settings import ControllerSettings
+
+    provider = _settings(overrides).provider
+    settings = ControllerSettings(
+        host=host,
+        port=port,
+        allowed_hosts=tuple(allowed_hosts),
+        max_sandboxes=max_sandboxes,
+        max_starting=max_starting,
+    )
+    if (proxy_socket is None) != (proxy_url is None):
+        raise ConfigError("--proxy-socket and --proxy-url belong together: give both, or none")
+    token = admin_token()
+    if share_tokens is not None:
+        _share(share_tokens, token)
+
+    async def main(http: HttpClient) -> None:
+        from gymbox.controller.routes import RemoteRoutes, RouteSink
+        from gymbox.controller.server import serve_controller
+        from gymbox.controller.state import StateDirectory
+        from gymbox.environment import Catalog
+        from gymbox.proxy import Proxy, ProxySettings
+
+        async with AsyncExitStack() as stack:
+            sink: RouteSink
+            if proxy_socket is not None and proxy_url is not None:
+                sink, url = RemoteRoutes(http, "http://proxy", socket=str(proxy_socket)), proxy_url
+            else:
+                allowed = (*ProxySettings().allowed_hosts, *allowed_hosts)
+                proxy = await stack.enter_async_context(
+                    Proxy(ProxySettings(host=host, port=proxy_port, allowed_hosts=allowed))
+                )
+                sink, url = proxy.routes, proxy.url
+            held = StateDirectory.main(state or state_folder())
+            stack.callback(held.close)
+            catalog = Catalog(environments or environment_folders())
+            await serve_controller(settings, provider, catalog, held, sink, token, http, proxy_url=url)
+
+    _run(main, log_format)
+
+
+@app.command()
+def proxy(
+    host: str = Host,
+    port: int = typer.Option(PROXY_PORT, help="0 takes a free one."),
+    allowed_hosts: list[str] = AllowedHosts,
+    admin_socket: Path = typer.Option(..., help="Unix socket on which the controller pushes routes."),
+    models: list[str] = typer.Option([], "--model", metavar="NAME=URL", help="Server at /models/NAME; repeatable."),
+    agents: list[str] = typer.Option([], "--agent", metavar="NAME=URL", help="Server at /agents/NAME; repeatable."),
+    upstream_token_file: Path = typer.Option(None, help="Bearer token that models and agents ask for."),
+    log_format: str = LogFormat,
+) -> None:
+    """The one address through which agents and models reach sandboxes and model servers.
+
+    It needs no controller to start: it answers /readyz once one has pushed its routes.
+    """
+    from gymbox.proxy import ProxySettings
+
+    upstream = _token_in(upstream_token_file)
+    settings = ProxySettings.model_validate(
+        {
+            "host": host,
+            "port": port,
+            "allowed_hosts": (*ProxySettings().allowed_hosts, *allowed_hosts),
+            "admin_socket": admin_socket,
+            "models": {name: {"url": url, "token": upstream} for name, url in map(_named, models)},
+            "agents": {name: {"url": url, "token": upstream} for name, url in map(_named, agents)},
+        }
+    )
+
+    async def main(_: HttpClient) -> None:
+        from gymbox.proxy import Proxy
+        from gymbox.serving import raise_file_limit, until_signalled
+
+        raise_file_limit()
+        async with until_signalled() as stop, Proxy(settings):
+            await stop.wait()
+
+    _run(main, log_format)
+
+
+@app.command()
+def model(
+    overrides: list[str] = Overrides,
+    host: str = Host,
+    port: int = typer.Option(MODEL_PORT, help="0 takes a free one."),
+    allowed_hosts: list[str] = AllowedHosts,
+    token_file: Path = typer.Option(None, help="Bearer token that callers must bring; default: the admin token."),
+    log_format: str = LogFormat,
+) -> None:
+    """A model over HTTP: /v1/responses and /v1/chat/completions.
+
+    \b
+    gymbox serve model model=local
+    """
+    served = _settings(overrides).model
+    token = _token_in(token_file) or admin_token()
+
+    async def main(http: HttpClient) -> None:
+        from gymbox.models.server import ModelServer
+
+        await _serve(ModelServer(served, http).setup_webserver(), token, host, port, allowed_hosts)
+
+    _run(main, log_format)
+
+
+@app.command()
+def agent(
+    overrides: list[str] = Overrides,
+    controller: str = typer.Option(f"http://127.0.0.1:{CONTROLLER_PORT}", help="Address of the controller."),
+    proxy_url: str = typer.Option(None, help="Where this process reaches the proxy; default: as the controller says."),
+    environment: str = typer.Option(None, help="Environment for callers that name none."),
+    environments: list[Path] = typer.Option([], help="Folder of environments; may be repeated."),
+    host: str = Host,
+    port: int = typer.Option(AGENT_PORT, help="0 takes a free one."),
+    allowed_hosts: list[str] = AllowedHosts,
+    token_file: Path = typer.Option(None, help="Bearer token that callers must bring; default: the admin token."),
+    controller_token_file: Path = typer.Option(None, help="The controller's admin token; default: this user's."),
+    log_format: str = LogFormat,
+) -> None:
+    """An agent with its model over HTTP: /run and /v1/responses.
+
+    \b
+    gymbox serve agent agent=tool_loop model=local --environment counter
+    """
+    settings = _settings(overrides)
+    admin = _token_in(controller_token_file) or admin_token()
+    token = _token_in(token_file) or admin
+
+    async def main(http: HttpClient) -> None:
+        from gymbox.agents.server import AgentServer
+        from gymbox.client import ControllerClient
+        from gymbox.environment import Catalog
+
+        client = ControllerClient(controller, admin, http, proxy_url=proxy_url)
+        catalog = Catalog(environments or environment_folders())
+        server = AgentServer(settings.agent, settings.model, client, catalog, http, environment=environment)
+        await _serve(server.setup_webserver(), token, host, port, allowed_hosts)
+
+    _run(main, log_format)
+
+
+def _run(main: Callable[[HttpClient], Awaitable[None]], log_format: str) -> None:
+    """Run a server to its end, with logs and the one HTTP client of the process."""
+    if log_format not in ("json", "console"):
+        raise ConfigError(f"--log-format {log_format}: it is json or console")
+    logs.setup(form="json" if log_format == "json" else "console")
+
+    async def with_client() -> None:
+        from gymbox.http import HttpClient
+
+        async with HttpClient() as http:
+            await main(http)
+
+    asyncio.run(with_client())
+
+
+async def _serve(app: object, token: str, host: str, port: int, allowed_hosts: list[str]) -> None:
+    from gymbox.serving import LOOPBACK_HOSTS, Guard, serve
+
+    guard = Guard(token=token, hosts=(*LOOPBACK_HOSTS, *allowed_hosts), body_limit=64 * 1024 * 1024)
+    await serve(app, guard, host=host, port=port)  # type: ignore[arg-type]
+
+
+def _settings(overrides: list[str] | None) -> Settings:
+    """What the overrides say; only the parts that a server is made of are used."""
+    from gymbox.config import compose
+
+    sys.path.append("")  # so that _target_ finds a class in the working directory
+    return compose(["environment=none", *(overrides or [])])
+
+
+def _named(pair: str) -> tuple[str, str]:
+    name, equals, url = pair.partition("=")
+    if not equals:
+        raise ConfigError(f"{pair!r}: write NAME=URL")
+    return name, url
+
+
+def _token_in(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise ConfigError(f"cannot read the token in {path}: {error.strerror}") from error
+
+
+def _share(folder: Path, admin: str) -> None:
+    """Write the tokens of the servers beside this one, each into a folder that its readers' group owns (setgid): the
+    admin token into `agent`, and one for models and agents, made anew, into `upstream`."""
+    import secrets
+
+    shared = {"agent": admin, "upstream": f"gbx_key_{secrets.token_urlsafe(32)}"}
+    try:
+        for name, token in shared.items():
+            path = folder / name / "token"
+            if name == "upstream" and path.exists():
+                continue  # its readers have read it
+            fresh = path.with_suffix(".new")
+            fresh.unlink(missing_ok=True)
+            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640), "w") as file:
+                file.write(f"{token}\n")
+            fresh.replace(path)
+    except OSError as error:
+        raise ConfigError(f"cannot share tokens in {folder}: {error.strerror}") from error

@@ -79,7 +79,7 @@ def controller(
         async with AsyncExitStack() as stack:
             sink: RouteSink
             if proxy_socket is not None and proxy_url is not None:
-                sink, url = RemoteRoutes(http, "http://proxy", socket=str(proxy_socket)), proxy_url
+                sink, url = RemoteRoutes(http, socket=str(proxy_socket)), proxy_url
             else:
                 allowed = (*ProxySettings().allowed_hosts, *allowed_hosts)
                 proxy = await stack.enter_async_context(

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from gymbox_sandbox.wire import Route, RouteTable
 
-from gymbox.errors import Conflict, Problem, Unavailable
+from gymbox.errors import Conflict, Unavailable
 from gymbox.http import HttpClient
 
 log = logging.getLogger(__name__)
@@ -28,21 +28,13 @@ class RouteSink(Protocol):
 
 
 class RemoteRoutes:
-    """The admin listener of a proxy in another process.
+    """The admin listener of a proxy in another process: a unix socket, or an address with the listener's token."""
 
-    Args:
-        url: its address; with `socket` it only fills the Host header.
-        token: what a listener on a port asks for.
-        socket: path of its unix socket.
-    """
-
-    def __init__(self, http: HttpClient, url: str, *, token: str = "", socket: str | None = None) -> None:
+    def __init__(self, http: HttpClient, *, url: str = "http://proxy", socket: str | None = None, token: str = ""):
         self._http = http
         self._url = f"{url.rstrip('/')}/routes"
         self._socket = socket
-        self._headers = {"Content-Type": "application/json"}
-        if token:
-            self._headers["Authorization"] = f"Bearer {token}"
+        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
 
     async def replace(self, table: RouteTable) -> None:
         body = table.model_dump_json().encode()
@@ -50,9 +42,9 @@ class RemoteRoutes:
             answer = await self._http.request(
                 "PUT", self._url, data=body, headers=self._headers, timeout=10, retry=False, socket=self._socket
             )
-        except Problem:
+        except Unavailable:
             if self._socket is not None:
-                await self._http.forget(self._socket)  # a proxy that was restarted has another socket there
+                await self._http.forget(self._socket)  # a proxy that was restarted has made a new one
             raise
         answer.raise_for_status()
 

@@ -262,7 +262,10 @@ class _Uvicorn(uvicorn.Server):
         self.answering = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        try:
+            await super().startup(sockets)
+        except SystemExit:  # what uvicorn makes of a failed lifespan would end the whole process
+            raise ConfigError("the app did not start; its log says why") from None
         self.answering.set()
 
     @contextlib.contextmanager
@@ -322,8 +325,8 @@ class Listener:
         await asyncio.wait({self._task, answering}, return_when=asyncio.FIRST_COMPLETED)
         answering.cancel()
         if self._task.done():
-            await self._task  # its own error says more
-            raise ConfigError(f"the server on {self.url} did not start")
+            self._socket.close()
+            await self._task  # which has failed
         return self
 
     async def __aexit__(self, *_: object) -> None:

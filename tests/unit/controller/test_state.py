@@ -1,0 +1,145 @@
+"""State: a controller's folder, its lock, and how it is found."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from gymbox.controller.containers import sweep_abandoned
+from gymbox.controller.state import StateDirectory, find_controller
+from gymbox.controller.tokens import Tokens, fingerprint
+from gymbox.environment import Catalog
+from gymbox.errors import ConfigError
+from gymbox.providers import StartSpec
+
+
+def test_id_and_key_stay_and_are_not_for_others(folder):
+    first = StateDirectory.main(folder)
+    first.close()
+    first.close()
+    second = StateDirectory.main(folder)
+
+    assert (second.id, second.key) == (first.id, first.key)
+    assert stat.S_IMODE((second.path / "key").stat().st_mode) == 0o600
+    assert stat.S_IMODE(second.path.stat().st_mode) & 0o066 == 0
+    second.close()
+
+
+def test_only_one_controller_holds_it(folder):
+    first = StateDirectory.main(folder)
+    with pytest.raises(ConfigError, match="another controller"):
+        StateDirectory.main(folder)
+    first.close()
+
+
+def test_a_folder_that_cannot_be_written_is_said_plainly(folder):
+    (folder / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot keep"):
+        StateDirectory.main(folder / "file")
+
+
+def test_the_folder_of_a_containers_sockets_has_a_short_path(folder):
+    state = StateDirectory.main(folder)
+    assert len(state.directory_of("x" * 200).name) == 12
+    assert state.directory_of("a") != state.directory_of("b")
+    state.close()
+
+
+def test_intents_to_delete_are_kept(folder):
+    state = StateDirectory.main(folder)
+    state.intend_delete("c1")
+    state.intend_delete("c2")
+    state.deleted("c2")
+    state.deleted("c3")
+    state.close()
+    again = StateDirectory.main(folder)
+
+    assert again.intended_deletes() == {"c1"}
+    again.close()
+
+
+def test_a_running_controller_is_found_the_one_that_stays_first(folder):
+    assert find_controller(folder) is None
+    run = StateDirectory.of_run(folder)
+    assert find_controller(folder) is None
+    run.announce("http://run", "http://proxy")
+    assert find_controller(folder).controller == "http://run"
+    main = StateDirectory.main(folder)
+    main.announce("http://main", "http://proxy")
+    assert find_controller(folder) == ("http://main", "http://proxy", os.getpid())
+    main.close()
+    run.close()
+    assert find_controller(folder) is None
+
+
+def test_what_a_dead_controller_announced_is_not_found(folder):
+    state = StateDirectory.main(folder)
+    state.announce("http://main", "http://proxy")
+    announced = (state.path / "address.json").read_text()
+    state.close()
+    (folder / "main" / "address.json").write_text(announced)
+    assert find_controller(folder) is None
+    (folder / "main" / "address.json").write_text("{")
+    assert find_controller(folder) is None
+
+
+def test_the_state_of_a_run_goes_with_it_unless_something_is_to_be_deleted(folder):
+    done, undone = StateDirectory.of_run(folder), StateDirectory.of_run(folder)
+    undone.intend_delete("c1")
+    done.close()
+    undone.close()
+
+    assert list(folder.glob("run-*")) == [undone.path]
+
+
+async def test_what_killed_runs_left_is_swept_and_living_runs_are_not(folder, provider, environments):
+    dead, living = StateDirectory.of_run(folder), StateDirectory.of_run(folder)
+    await provider.start(StartSpec("c1", environments["alone"], dead.directory_of("c1")), lambda phase: None)
+    os.close(dead._lock)  # as the end of its process does
+    await sweep_abandoned(folder, provider)
+
+    assert provider.containers == {}
+    assert list(folder.glob("run-*")) == [living.path]
+    living.close()
+
+
+async def test_what_cannot_be_swept_is_left_to_the_next_sweep(folder, provider, environments):
+    dead = StateDirectory.of_run(folder)
+    await provider.start(StartSpec("c1", environments["alone"], dead.directory_of("c1")), lambda phase: None)
+    os.close(dead._lock)
+    provider.stop_errors = 1
+    with pytest.raises(OSError, match="engine"):
+        await sweep_abandoned(folder, provider)
+    assert dead.path.exists()
+    await sweep_abandoned(folder, provider)
+
+    assert provider.containers == {}
+    assert not dead.path.exists()
+
+
+def test_tokens_are_the_same_for_the_same_key_and_differ_otherwise():
+    one, other = Tokens(b"k" * 32), Tokens(b"o" * 32)
+
+    assert one.of("s1") == Tokens(b"k" * 32).of("s1")
+    assert len({t for tokens in (one, other) for id in ("s1", "s2") for t in (*vars(tokens.of(id)).values(),)}) == 8
+    assert one.of("s1").tools.startswith("gbx_sbx_")
+    assert fingerprint("x") == "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
+
+
+def test_loaded_environments_are_read_again_when_their_files_change(folder: Path):
+    from gymbox.controller.environments import LoadedEnvironments
+
+    home = folder / "mine"
+    home.mkdir()
+    (home / "environment.yaml").write_text("description: one\n")
+    loaded = LoadedEnvironments(Catalog([folder]))
+    first = loaded("mine")
+    assert loaded("mine") is first
+    (home / "environment.yaml").write_text("description: another\n")
+    assert loaded("mine").manifest.description == "another"
+    (home / "environment.yaml").unlink()
+    home.rmdir()
+    with pytest.raises(ConfigError):
+        loaded("mine")

@@ -1,0 +1,103 @@
+"""Logs: ids on every line, secrets on none."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import logging
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+from gymbox import logs
+
+log = logging.getLogger("gymbox.test")
+
+
+@pytest.fixture(autouse=True)
+def root_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = before[0], before[1]
+
+
+@pytest.fixture
+def written() -> io.StringIO:
+    return io.StringIO()
+
+
+async def test_lines_carry_the_ids_they_are_about_also_in_tasks_started_there(written):
+    logs.setup(form="json", stream=written)
+    with logs.about(sandbox="s1"), logs.about(rollout="r1"):
+        await asyncio.create_task(say("inside"))
+    log.info("outside")
+
+    inside, outside = map(json.loads, written.getvalue().splitlines())
+    assert (inside["message"], inside["sandbox"], inside["rollout"], inside["level"]) == ("inside", "s1", "r1", "info")
+    assert "sandbox" not in outside
+
+
+async def say(text: str) -> None:
+    log.info(text)
+
+
+def test_a_console_line_reads_well(written):
+    logs.setup(stream=written)
+    with logs.about(sandbox="s1"):
+        log.warning("reaping %s", "s1")
+
+    assert written.getvalue().endswith("warning reaping s1  (sandbox=s1)\n")
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_secrets_are_in_no_line_and_no_traceback(written, form):
+    secret = "hunter/2 hunter+2"
+    logs.hide(secret)
+    logs.setup(form=form, stream=written)
+    encoded = base64.b64encode(secret.encode()).decode().rstrip("=")
+    try:
+        raise ValueError(f"password {secret}")
+    except ValueError:
+        log.exception("with %s, %s and %s", secret, quote(secret, safe=""), encoded)
+
+    assert "hunter" not in written.getvalue()
+    assert encoded not in written.getvalue()
+    assert written.getvalue().count("[redacted ") == 4
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "gbx_sbx_0123456789abcdef",
+        "sk-0123456789abcdef0123",
+        "AKIA0123456789ABCDEF",
+        "-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----",
+    ],
+)
+def test_what_looks_like_a_key_is_hidden_unasked(secret):
+    assert secret not in logs.redact(f"it is {secret}.")
+
+
+def test_the_value_of_a_bearer_header_is_hidden_and_equal_ones_look_equal():
+    first, second = logs.redact("Bearer abcdefgh12345678"), logs.redact("bearer abcdefgh12345678")
+
+    assert "abcdefgh" not in first + second
+    assert first.split("Bearer ")[1] == second.split("bearer ")[1]
+
+
+def test_short_values_are_no_secrets():
+    logs.hide("a")
+    assert logs.redact("a cat") == "a cat"
+
+
+def test_a_json_line_holds_the_traceback(written):
+    logs.setup(form="json", stream=written)
+    try:
+        1 / 0  # noqa: B018
+    except ZeroDivisionError:
+        log.exception("failed")
+
+    assert "ZeroDivisionError" in json.loads(written.getvalue())["traceback"]

@@ -9,6 +9,7 @@ Its input is a socket with one JSON object a line; its output has one a line too
     {"start": ID, "options": {…}, "open_files": N}
                                     forks; the descriptor that comes along becomes the sandbox's output and errors
     {"signal": NUMBER, "to": ID}    passed on, where ID still lives
+    {"loaded": true}                once, before it looks at its input
     {"ended": ID, "status": N}      the exit code, negative for a signal; nothing that ID started is left by then
 
 When the input ends, so do all sandboxes and the zygote: none outlives whoever started it.
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 class Sandbox(NamedTuple):
     """A server that was forked."""
 
-    id: str
+    id: int
     link: socket.socket
     """Our copy of its link to the engine, which therefore stays open when the server ends."""
 
@@ -80,12 +81,16 @@ class Zygote:
         # what is here now stays shared with every child, since no collection touches it any more
         gc.disable()
         gc.freeze()
+        self._report({"loaded": True})
+        poll = select.poll()
+        for descriptor in (self._input.fileno(), woken):
+            poll.register(descriptor, select.POLLIN)
         while True:
-            ready, _, _ = select.select([self._input, woken], [], [])
+            ready = dict(poll.poll())
             if woken in ready:
                 os.read(woken, 512)
                 self._reap()
-            if not self._engine_lives or (self._input in ready and not self._obey()):
+            if not self._engine_lives or (self._input.fileno() in ready and not self._obey()):
                 break
         self._engine.close()  # and with it all commands end
         kill_descendants(reap_children)
@@ -139,7 +144,7 @@ class Zygote:
             sys.stderr.flush()
             os._exit(code)
 
-    def _signal(self, id: str, number: int) -> None:
+    def _signal(self, id: int, number: int) -> None:
         for pid, sandbox in self._sandboxes.items():
             if sandbox.id == id:
                 os.kill(pid, number)
@@ -160,7 +165,10 @@ class Zygote:
                 reap_children(note)
         for sandbox, status in ended:
             _kill_commands(sandbox.link)
-            os.write(self._output, json.dumps({"ended": sandbox.id, "status": status}).encode() + b"\n")
+            self._report({"ended": sandbox.id, "status": status})
+
+    def _report(self, report: dict[str, Any]) -> None:
+        os.write(self._output, json.dumps(report).encode() + b"\n")
 
 
 def _kill_commands(link: socket.socket) -> None:

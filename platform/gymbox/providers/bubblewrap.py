@@ -33,9 +33,10 @@ def bubblewrapped(command: list[str], read_only: Iterable[Path], writable: Path 
     """`command` in namespaces of its own: no network, no other processes, a private /tmp, a read-only system.
 
     Only programs, libraries and Python are there, `read_only` beside them, and `writable`. Home directories, /run with
-    its sockets, and secrets in /etc are not. It dies with the process that starts it.
+    its sockets, and secrets in /etc are not. It dies with the process that starts it, which is to give it a session of
+    its own, away from any terminal.
     """
-    arguments = [shutil.which("bwrap") or "bwrap", "--die-with-parent", "--new-session"]
+    arguments = [shutil.which("bwrap") or "bwrap", "--die-with-parent"]
     arguments += ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--hostname", "sandbox"]
     arguments += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--tmpfs", "/tmp"]
     if os.getuid() == 0:

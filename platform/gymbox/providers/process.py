@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
@@ -67,7 +68,7 @@ class ProcessProvider(BaseModel):
     _users: tuple[User, User] | None = PrivateAttr(None)
     _on_end: OnEnd | None = PrivateAttr(None)
     _zygotes: dict[tuple[str, Path], _Zygote] = PrivateAttr(default_factory=dict)
-    _lock: asyncio.Lock = PrivateAttr(default_factory=asyncio.Lock)
+    _lock: asyncio.Lock = PrivateAttr()
     _processes: dict[str, _Process] = PrivateAttr(default_factory=dict)
 
     @property
@@ -98,6 +99,7 @@ class ProcessProvider(BaseModel):
         self._isolation = missing
         if os.getuid() == 0 and (missing is None or _open_to_all(Path(sys.executable), Path(sys.base_prefix))):
             self._users = User(SERVER_UID, PROXY_GID), User(AGENT_UID, AGENT_UID)
+        self._lock = asyncio.Lock()
         self._on_end = on_end
 
     async def close(self) -> None:
@@ -168,10 +170,10 @@ class ProcessProvider(BaseModel):
         if process is None:
             return
         process.stopping = True
-        if process.zygote is not None:
+        if process.zygote is not None and not process.zygote.withdraw(process):
             for number, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, KILLED_WITHIN)):
                 if not process.ended.done():
-                    process.zygote.signal(id, number)
+                    process.zygote.signal(process, number)
                     await asyncio.wait({process.ended}, timeout=seconds)
         if process.starting is not None and process.starting is not asyncio.current_task():
             process.starting.cancel()
@@ -253,6 +255,8 @@ class _Process:
     starting: asyncio.Task[Started] | None = None
     stopping: bool = False
     zygote: _Zygote | None = None
+    number: int = field(default_factory=count().__next__)
+    """Its name to the zygote; an id may be started anew while the last one still ends."""
     log: IO[bytes] | None = None
     created_at: float = field(default_factory=time.time)
 
@@ -307,7 +311,8 @@ class _Zygote:
         self._control = control
         self._errors = errors
         self._on_end = on_end
-        self._children: dict[str, _Process] = {}
+        self._loaded = False
+        self._children: dict[int, _Process] = {}
         self._watch = asyncio.create_task(self._hear())
 
     @classmethod
@@ -324,7 +329,12 @@ class _Zygote:
         try:
             with theirs:
                 process = await asyncio.create_subprocess_exec(
-                    *command, stdin=theirs.fileno(), stdout=asyncio.subprocess.PIPE, stderr=errors, env=variables
+                    *command,
+                    stdin=theirs.fileno(),
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=errors,
+                    env=variables,
+                    start_new_session=True,  # a terminal's Ctrl-C is for us; and all of it can be killed at once
                 )
         except OSError as error:
             control.close()
@@ -339,39 +349,58 @@ class _Zygote:
             Unavailable: the zygote cannot take it now.
         """
         assert process.log is not None
-        id = process.spec.id
         limit = process.spec.environment.manifest.limits.open_files
-        order = json.dumps({"start": id, "options": options, "open_files": limit}).encode() + b"\n"
+        order = json.dumps({"start": process.number, "options": options, "open_files": limit}).encode() + b"\n"
         try:
             sent = socket.send_fds(self._control, [order], [process.log.fileno()])
         except OSError as error:
             raise Unavailable(f"cannot fork a sandbox of {process.spec.environment.name}: {error}") from error
         if sent != len(order):
             raise Unavailable("the zygote does not take orders")
-        self._children[id] = process
+        self._children[process.number] = process
 
-    def signal(self, id: str, number: int) -> None:
+    def signal(self, process: _Process, number: int) -> None:
         """Send a signal to a server; what has ended is fine."""
         with suppress(OSError):  # it is ending itself, and `ended` will say so
-            self._control.send(json.dumps({"signal": number, "to": id}).encode() + b"\n")
+            self._control.send(json.dumps({"signal": number, "to": process.number}).encode() + b"\n")
+
+    def withdraw(self, process: _Process) -> bool:
+        """Take back a start that the zygote has not come to, since it still loads; whether that could be done.
+
+        It may load for ever, so it is ended if nobody else waits for it.
+        """
+        if self._loaded or self._children.pop(process.number, None) is None:
+            return False
+        self.signal(process, signal.SIGKILL)  # for when it comes to it
+        self._on_end(process, Ended(cause="deleted", detail="it was stopped before it was started"))
+        if not self._children:
+            self._kill()
+        return True
 
     async def close(self) -> None:
         """End it and all its sandboxes."""
         self._control.close()
+        if not self._loaded:
+            self._kill()
         try:
             async with asyncio.timeout(KILLED_WITHIN):
                 await asyncio.shield(self._watch)
         except TimeoutError:
-            with suppress(ProcessLookupError):
-                self._process.kill()
+            self._kill()
             await self._watch
+
+    def _kill(self) -> None:
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _hear(self) -> None:
         """Pass on what it reports, until it ends; then all it had have ended."""
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             report = json.loads(line)
-            process = self._children.pop(report["ended"], None)
+            self._loaded = True
+            process = self._children.pop(report.get("ended"), None)
             if process is not None:
                 self._on_end(process, _ending(report["status"], process.last_lines()))
         code = await self._process.wait()

@@ -79,10 +79,10 @@ def settings_tables(model: type[BaseModel], title: str, *, level: int = 2) -> li
     return [*lines, "", *inner]
 
 
-def component_tables(classes: list[type[BaseModel]]) -> list[str]:
+def component_tables(choices: dict[str, type[BaseModel]]) -> list[str]:
     lines: list[str] = []
-    for one in classes:
-        lines += settings_tables(one, f"`{one.__module__}.{one.__qualname__}`", level=3)
+    for name, one in choices.items():
+        lines += settings_tables(one, f"`{name}`: `{one.__module__}.{one.__qualname__}`", level=3)
     return lines
 
 
@@ -131,10 +131,14 @@ def cli_page() -> list[str]:
 
 
 def rest_page() -> list[str]:
-    from gymbox.controller import app
+    from typing import cast
+
+    from gymbox.controller.app import controller_app
+    from gymbox.controller.sandboxes import Sandboxes
+    from gymbox.environment import Catalog
 
     lines: list[str] = ["## Controller", "", "| route | what it does | answers |", "|---|---|---|"]
-    document = app.openapi()
+    document = controller_app(cast(Sandboxes, None), Catalog([])).openapi()  # its routes are told, none is called
     for path, methods in document["paths"].items():
         for method, found in methods.items():
             codes = ", ".join(sorted(found.get("responses", {})))

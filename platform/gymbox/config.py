@@ -7,7 +7,7 @@ are its fields. Nobody below the command line reads configuration.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,6 +34,10 @@ _PROVIDER_VERBS = ("open", "close", "prepare", "start", "stop", "list", "logs")
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
+Tables = Callable[[type[BaseModel], str], list[str]]
+Components = Callable[[dict[str, type[BaseModel]]], list[str]]
+
+
 class Settings(BaseModel):
     """Everything that `gymbox run` was told."""
 
@@ -43,6 +47,9 @@ class Settings(BaseModel):
     """Names of environments, or paths of their folders: `environment=counter,weather`, `environment=./mine`."""
     controller: str | None = Field(None, pattern=r"^https?://")
     """Address of a running controller; by default one is started in this process."""
+    sessions: int | None = Field(None, ge=1, le=4096)
+    """Tasks that may share a sandbox at once, each with an instance of its own, in place of what each manifest says.
+    Only for environments whose tasks cannot harm one another; with `controller`, the manifests decide."""
     agent: InstanceOf[Agent]
     """The harness: `agent=tool_loop` or `agent=single_turn`, and its fields as `agent.NAME=…`."""
     model: InstanceOf[Model]
@@ -56,6 +63,7 @@ class Settings(BaseModel):
         return {
             "environment": list(self.environment),
             "controller": self.controller,
+            "sessions": self.sessions,
             **{name: record(getattr(self, name)) for name in ("agent", "model", "provider")},
             "runner": self.runner.model_dump(mode="json"),
         }
@@ -200,3 +208,11 @@ def shipped(group: str) -> dict[str, type[BaseModel]]:
         if target:
             found[path.stem] = _imported(target, group)
     return found
+
+
+def reference(tables: Tables, components: Components) -> list[str]:
+    """The configuration's page of the documentation; `tables` writes a class's fields, `components` those of several."""
+    lines = tables(Settings, "Settings")
+    for group in ("agent", "model", "provider"):
+        lines += [f"## `{group}=`", "", *components(shipped(group))]
+    return lines

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ class Run:
         runner = self.settings.runner
         if runner.resume and runner.output is None:
             raise ConfigError("runner.resume=true needs runner.output=DIR, the folder of the run to go on with")
-        environments = find(self.settings.environment)
+        environments = self._environments()
         with Plan(environments, runner) as plan:
             inputs = plan.inputs() | {"agent": record(self.settings.agent), "model": record(self.settings.model)}
             RunFolder.check(self.output, inputs=inputs, resume=runner.resume)
@@ -133,6 +134,21 @@ class Run:
                     finally:
                         self._running = False
                         self._handler.setStream(sys.__stderr__)
+
+    def _environments(self) -> list[Environment]:
+        """
+        Raises:
+            ConfigError: one cannot be found, or `sessions` is given for a controller that has manifests of its own.
+        """
+        found, sessions = find(self.settings.environment), self.settings.sessions
+        if sessions is None:
+            return found
+        if self.settings.controller:
+            raise ConfigError("sessions cannot be set with controller=: there, each environment's manifest decides")
+        return [
+            replace(environment, manifest=environment.manifest.model_copy(update={"sessions": sessions}))
+            for environment in found
+        ]
 
     @asynccontextmanager
     async def _controller(

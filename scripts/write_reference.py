@@ -101,6 +101,12 @@ def configuration_page() -> list[str]:
     return config.reference(settings_tables, component_tables)
 
 
+def help_of(command: Any) -> list[str]:
+    """A command's help; what it marks as not to be wrapped becomes a block of code."""
+    text = inspect.cleandoc(command.help or "")
+    return re.sub(r"\x08\n(.*?)(\n\n|$)", r"```\n\1\n```\2", text, flags=re.DOTALL).splitlines()
+
+
 def cli_page() -> list[str]:
     import click
     from gymbox.cli import app
@@ -115,14 +121,14 @@ def cli_page() -> list[str]:
                 describe(command.get_command(context, name), [*words, name])
             return
         usage = " ".join([*words, *command.collect_usage_pieces(context)])
-        lines.extend([f"## `{' '.join(words)}`", "", *inspect.cleandoc(command.help or "").splitlines(), ""])
+        lines.extend([f"## `{' '.join(words)}`", "", *help_of(command), ""])
         lines.extend(["```", usage, "```", ""])
         rows = [found for found in command.params if getattr(found, "help", None) or found.param_type_name == "option"]
         if rows:
             lines.extend(["| argument | default | meaning |", "|---|---|---|"])
         for found in rows:
             names = ", ".join(f"`{name}`" for name in [*found.opts, *found.secondary_opts])
-            default = "" if found.default in (None, False, ()) or callable(found.default) else f"`{found.default}`"
+            default = f"`{found.default}`" if found.default and not callable(found.default) else ""
             lines.append(f"| {names} | {cell(default)} | {cell(getattr(found, 'help', '') or '')} |")
         lines.append("")
 

@@ -211,7 +211,7 @@ def shipped(group: str) -> dict[str, type[BaseModel]]:
 
 
 def reference(tables: Tables, components: Components) -> list[str]:
-    """The configuration's page of the documentation; `tables` writes a class's fields, `components` those of several."""
+    """The configuration's page of the docs; `tables` writes the fields of a class, `components` those of several."""
     lines = tables(Settings, "Settings")
     for group in ("agent", "model", "provider"):
         lines += [f"## `{group}=`", "", *components(shipped(group))]

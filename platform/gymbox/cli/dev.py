@@ -10,7 +10,7 @@ import typer
 
 from gymbox.errors import ConfigError
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="For work on gymbox itself.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="For work on gymbox itself.")
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -19,7 +19,7 @@ from gymbox.environment import Catalog
 from gymbox.errors import ConfigError
 from gymbox.providers.diagnosis import Finding, diagnose
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 OPEN_FILES = 4096
 """What a run of a thousand rollouts at once needs, with some to spare."""

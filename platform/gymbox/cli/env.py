@@ -32,7 +32,12 @@ if TYPE_CHECKING:  # imported where they are used: `env list` needs neither Hydr
     from gymbox.embedded import EmbeddedController
     from gymbox.http import HttpClient
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show, make, test and start environments.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="List, show, make, test and start environments.",
+)
 
 TEMPLATE = Path(__file__).parent / "new_environment"
 ROWS = 5

@@ -32,7 +32,7 @@ from gymbox.rollout import RolloutController
 from gymbox.runner import Plan, Summary, run
 
 log = logging.getLogger(__name__)
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()

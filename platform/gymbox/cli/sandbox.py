@@ -27,7 +27,12 @@ from gymbox.errors import ConfigError, NotFound
 if TYPE_CHECKING:  # imported where they are used, so that --help is quick
     from gymbox.client import ControllerClient, Execution
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Work with the sandboxes of a running controller.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Work with the sandboxes of a running controller.",
+)
 
 LONGEST = 86_400.0
 TIMED_OUT = 124

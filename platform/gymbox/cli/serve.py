@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -20,7 +21,13 @@ if TYPE_CHECKING:
     from gymbox.config import Settings
     from gymbox.http import HttpClient
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Start a server; it runs until SIGTERM or Ctrl-C.")
+log = logging.getLogger(__name__)
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Start a server; it runs until SIGTERM or Ctrl-C.",
+)
 
 CONTROLLER_PORT, PROXY_PORT, MODEL_PORT, AGENT_PORT = 8710, 8711, 8720, 8730
 
@@ -128,7 +135,8 @@ def proxy(
         from gymbox.serving import raise_file_limit, until_signalled
 
         raise_file_limit()
-        async with until_signalled() as stop, Proxy(settings):
+        async with until_signalled() as stop, Proxy(settings) as proxy:
+            log.info("answering on %s", proxy.url)
             await stop.wait()
 
     _run(main, log_format)

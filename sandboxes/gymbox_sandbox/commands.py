@@ -75,7 +75,7 @@ class Commands:
         self._link = link
         self._environment = dict(environment)
         self._running: dict[str, Command] = {}
-        self._unread: set[int] = set()
+        self._unread: dict[int, asyncio.AbstractEventLoop] = {}
         self._sending = asyncio.Lock()
         self._killing = asyncio.Lock()
 
@@ -194,8 +194,9 @@ class Commands:
 
     def close(self) -> None:
         """Give up the link: the supervisor kills whatever was started over it. A second time is fine."""
-        for fd in self._unread:
-            asyncio.get_running_loop().remove_reader(fd)
+        for fd, loop in self._unread.items():
+            if not loop.is_closed():
+                loop.remove_reader(fd)
             os.close(fd)
         self._unread.clear()
         self._link.close()
@@ -243,13 +244,13 @@ class Commands:
     def _read_on(self, fd: int) -> None:
         """Read and forget what background processes of an ended command print, so that they neither wait nor fail."""
         loop = asyncio.get_running_loop()
-        self._unread.add(fd)
+        self._unread[fd] = loop
 
         def forget() -> None:
             with contextlib.suppress(BlockingIOError):
                 if not _read(fd):
                     loop.remove_reader(fd)
-                    self._unread.discard(fd)
+                    del self._unread[fd]
                     os.close(fd)
 
         loop.add_reader(fd, forget)

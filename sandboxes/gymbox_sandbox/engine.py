@@ -19,7 +19,6 @@ import select
 import signal
 import socket
 import sys
-import traceback
 
 from gymbox_sandbox import prctl
 from gymbox_sandbox.options import User
@@ -175,7 +174,7 @@ class Engine:
             reap(socket.socket(fileno=fds[0]), leash, fds[1:], self._agent)
             status = 0
         except BaseException:
-            traceback.print_exc()
+            sys.excepthook(*sys.exc_info())
         finally:
             sys.stderr.flush()
             os._exit(status)

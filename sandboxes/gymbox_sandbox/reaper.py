@@ -165,11 +165,17 @@ def _become(spawn: Spawn, stdio: Sequence[int], agent: User | None, control: soc
         os.execvpe(spawn.argv[0], list(spawn.argv), spawn.env)
     except OSError as error:
         # as a shell says it, so that a model that knows shells knows what to do
-        missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
+        missing = error.errno in (errno.ENOENT, errno.ENOTDIR) or not _is_somewhere(spawn)
         text = "command not found" if missing and "/" not in spawn.argv[0] else error.strerror
         with contextlib.suppress(OSError):
             os.write(2, os.fsencode(f"{spawn.argv[0]}: {text}\n"))
         os._exit(127 if missing else 126)
+
+
+def _is_somewhere(spawn: Spawn) -> bool:
+    """Whether there is such a program at all: exec says otherwise where a folder of PATH is closed to the agent."""
+    folders = [""] if "/" in spawn.argv[0] else spawn.env.get("PATH", "").split(":")
+    return any(os.path.exists(os.path.join(folder, spawn.argv[0])) for folder in folders)
 
 
 def _terminal(size: tuple[int, int]) -> tuple[int, int]:

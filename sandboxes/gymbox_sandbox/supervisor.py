@@ -16,7 +16,6 @@ import os
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
@@ -72,7 +71,7 @@ def start_engine(agent: User | None = None) -> socket.socket:
             prctl.hide_memory()
             status = Engine(theirs, agent).run()
         except BaseException:
-            traceback.print_exc()
+            sys.excepthook(*sys.exc_info())
         finally:
             _exit(status)
     theirs.close()
@@ -119,7 +118,7 @@ def _become_server(
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     except BaseException:
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
     finally:
         _exit(status)
 

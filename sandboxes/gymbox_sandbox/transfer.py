@@ -33,6 +33,7 @@ _KINDS = {
     errno.EROFS: ("forbidden", "-"),
     errno.ENOSPC: ("conflict", "disk_full"),
     errno.EDQUOT: ("conflict", "disk_full"),
+    errno.EEXIST: ("conflict", "-"),
     errno.EISDIR: ("invalid", "directory"),
     errno.ENAMETOOLONG: ("invalid", "-"),
     errno.ELOOP: ("invalid", "-"),

@@ -8,10 +8,11 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ SERVER, AGENT = 10002, 10001
 
 
 class Host:
-    """A running host.py and a client of it."""
+    """A running host.py, a client of it, and what tests look at."""
 
     def __init__(self, folder: Path, two_users: bool) -> None:
         self.folder = folder
@@ -32,33 +33,44 @@ class Host:
         self.two_users = two_users
         self._socket = folder / "run" / "server.sock"
 
-    async def start(self) -> None:
+    def start(self) -> None:
         self.workspace.mkdir()
-        self._socket.parent.mkdir()
+        self._socket.parent.mkdir(mode=0o700)
         users = []
         if self.two_users:
             self.folder.chmod(0o711)
             os.chown(self.workspace, AGENT, AGENT)
             os.chown(self._socket.parent, SERVER, SERVER)
             users = [str(SERVER), str(AGENT)]
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            str(Path(__file__).with_name("host.py")),
-            str(self._socket),
-            str(self.workspace),
-            *users,
-            stdout=asyncio.subprocess.PIPE,
+        self.process = subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("host.py"), self._socket, self.workspace, *users],
+            stdout=subprocess.PIPE,
             start_new_session=True,
         )
         assert self.process.stdout is not None
-        assert (await self.process.stdout.readline()) == b"ready\n"
-        self.client = aiohttp.ClientSession("http://sandbox", connector=aiohttp.UnixConnector(str(self._socket)))
+        assert self.process.stdout.readline() == b"ready\n"
 
-    async def stop(self) -> int:
-        await self.client.close()
-        if self.process.returncode is None:
-            self.process.terminate()
-        return await self.process.wait()
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.wait()
+
+    def wait(self) -> int:
+        code = self.process.wait(timeout=20)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+    async def clear(self) -> None:
+        """Leave nothing of one test to the next."""
+        await self.kill_all()
+        for each in self.workspace.iterdir():
+            shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
+        server = (await self.facts())["pid"]
+        assert descendants(self.process.pid) == {server}
+
+    def connect(self) -> aiohttp.ClientSession:
+        self.client = aiohttp.ClientSession("http://sandbox", connector=aiohttp.UnixConnector(str(self._socket)))
+        return self.client
 
     async def exec(self, command: str | list[str], **fields: Any) -> dict[str, Any]:
         """The result, or the problem."""
@@ -83,6 +95,21 @@ class Host:
         async with self.client.post("/kill_all") as answer:
             assert answer.status == 204, await answer.text()
 
+    @staticmethod
+    async def until(condition: Callable[[], Any]) -> None:
+        """Wait for what another process is about to do."""
+        async with asyncio.timeout(20):
+            while not condition():  # noqa: ASYNC110  there is no event to wait for
+                await asyncio.sleep(0.01)
+
+    @staticmethod
+    def alive(pid: int) -> bool:
+        """Whether there is such a process, and it has not ended."""
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        except OSError:
+            return False
+
 
 async def _events(answer: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, Any]]:
     name = ""
@@ -103,19 +130,6 @@ def descendants(root: int) -> set[int]:
     return found - {root}
 
 
-@pytest.fixture
-def no_process_left() -> Iterator[None]:
-    """Whatever a test starts, and whoever its parent becomes, has ended when it ends."""
-    prctl.adopt_orphans()
-    before = descendants(os.getpid())
-    yield
-    left = {pid: _command_line(pid) for pid in descendants(os.getpid()) - before}
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    reap_children()
-    assert not left
-
-
 def _command_line(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -123,35 +137,66 @@ def _command_line(pid: int) -> str:
         return "?"
 
 
-@asynccontextmanager
-async def _host(two_users: bool) -> AsyncIterator[Host]:
-    folder = Path(tempfile.mkdtemp(prefix="gymbox-exec-"))
-    host = Host(folder, two_users)
+@contextmanager
+def _started(two_users: bool) -> Iterator[Host]:
+    """A host, after which no process is left: what has lost its parent becomes ours."""
+    if two_users and os.getuid() != 0:
+        pytest.skip("two users need root")
+    prctl.adopt_orphans()
+    before = descendants(os.getpid())
+    host = Host(Path(tempfile.mkdtemp(prefix="gymbox-exec-")), two_users)
     try:
-        await host.start()
+        host.start()
         yield host
     finally:
-        await host.stop()
-        shutil.rmtree(folder)
+        if host.process.poll() is None:
+            host.stop()
+        shutil.rmtree(host.folder)
+        reap_children()
+        left = {pid: _command_line(pid) for pid in descendants(os.getpid()) - before}
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        assert not left
+
+
+@pytest.fixture(scope="module")
+def one_user_host() -> Iterator[Host]:
+    with _started(two_users=False) as host:
+        yield host
+
+
+@pytest.fixture(scope="module")
+def two_users_host() -> Iterator[Host]:
+    with _started(two_users=True) as host:
+        yield host
+
+
+@pytest.fixture
+async def one_user(one_user_host: Host) -> AsyncIterator[Host]:
+    async with one_user_host.connect():
+        yield one_user_host
+        await one_user_host.clear()
+
+
+@pytest.fixture
+async def two_users(two_users_host: Host) -> AsyncIterator[Host]:
+    async with two_users_host.connect():
+        yield two_users_host
+        await two_users_host.clear()
 
 
 @pytest.fixture(params=["two users", "one user"])
-async def host(request: pytest.FixtureRequest, no_process_left: None) -> AsyncIterator[Host]:
-    if request.param == "two users" and os.getuid() != 0:
-        pytest.skip("two users need root")
-    async with _host(request.param == "two users") as host:
+async def host(request: pytest.FixtureRequest) -> AsyncIterator[Host]:
+    """Both kinds, shared by the tests of a module."""
+    host: Host = request.getfixturevalue(request.param.replace(" ", "_") + "_host")
+    async with host.connect():
         yield host
+        await host.clear()
 
 
-@pytest.fixture
-async def two_users(no_process_left: None) -> AsyncIterator[Host]:
-    if os.getuid() != 0:
-        pytest.skip("two users need root")
-    async with _host(True) as host:
-        yield host
-
-
-@pytest.fixture
-async def one_user(no_process_left: None) -> AsyncIterator[Host]:
-    async with _host(False) as host:
-        yield host
+@pytest.fixture(params=["two users", "one user"])
+async def own_host(request: pytest.FixtureRequest) -> AsyncIterator[Host]:
+    """Both kinds, for a test that ends it."""
+    with _started(request.param == "two users") as host:
+        async with host.connect():
+            yield host

@@ -13,8 +13,14 @@ import sys
 # loaded before the user changes, since that one may have no access to where this Python is installed
 import tarfile  # noqa: F401
 from concurrent.futures import ThreadPoolExecutor  # noqa: F401
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import uvicorn
+from gymbox_sandbox import exec_routes, files, supervisor  # noqa: F401
+from gymbox_sandbox.commands import Commands
+from gymbox_sandbox.options import Options, User
+from gymbox_sandbox.problems import Problem
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -22,15 +28,9 @@ from starlette.routing import Route
 from uvicorn.lifespan.off import LifespanOff  # noqa: F401
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from gymbox_sandbox import exec_routes, files, supervisor  # noqa: F401
-from gymbox_sandbox.commands import Commands
-from gymbox_sandbox.options import Options, User
-from gymbox_sandbox.problems import Problem
-
 
 def serve(options: Options, commands: Commands) -> int:
     async def facts(_: Request) -> Response:
-        status = dict(line.split(":\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\t" in line)
         return JSONResponse(
             {
                 "pid": os.getpid(),
@@ -38,7 +38,7 @@ def serve(options: Options, commands: Commands) -> int:
                 "uid": os.getuid(),
                 "groups": os.getgroups(),
                 "fds": sum(_is_open(fd) for fd in range(1024)),
-                "rss": int(status["VmRSS"].split()[0]) * 1024,
+                "rss": _memory(),
             }
         )
 
@@ -69,12 +69,22 @@ def serve(options: Options, commands: Commands) -> int:
             await super().startup()
             print("ready", flush=True)
 
+        def capture_signals(self) -> AbstractContextManager[None]:
+            # uvicorn's own raises the signal anew once all is done
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.handle_exit, signal.SIGTERM, None)
+            return nullcontext()
+
     config = uvicorn.Config(
         app, uds=options.directory, http=HttpToolsProtocol, ws="none", loop="asyncio", lifespan="off", log_config=None
     )
     asyncio.run(Server(config).serve())
     commands.close()
     return 7
+
+
+def _memory() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
 
 
 def _is_open(fd: int) -> bool:

@@ -55,7 +55,7 @@ class LocalModel(Model):
     """A GGUF file; default: the one that the extra brings."""
     temperature: float = Field(0.3, ge=0)
     """For rows that set none. 0 is deterministic."""
-    max_output_tokens: int = Field(512, ge=1)
+    max_output_tokens: int = Field(384, ge=1)
     """Tokens of one turn, for rows that set fewer or none."""
     max_tool_turns: int = Field(6, ge=0)
     """Results in a row after which it must answer."""
@@ -64,7 +64,8 @@ class LocalModel(Model):
     max_concurrency: int = Field(2, ge=1)
     """Requests at once; the others wait. Each takes memory for `context` tokens."""
     threads: int | None = Field(None, ge=1)
-    """Default: one for each processor that this process may use."""
+    """Default: one for every two processors that this process may use. llama.cpp's threads wait for each other in
+    busy loops, so with more threads than idle processors it is ten times slower; sandboxes want processors too."""
     timeout: float = Field(600, gt=0)
     """Seconds for one request."""
 
@@ -103,7 +104,7 @@ class LocalModel(Model):
         settings.model.path = str(path)
         settings.n_ctx = self.context * self.max_concurrency
         settings.n_parallel = self.max_concurrency
-        settings.cpuparams.n_threads = self.threads or len(os.sched_getaffinity(0))
+        settings.cpuparams.n_threads = self.threads or max(1, (os.cpu_count() or 1) // 2)
         settings.api_keys = [key]
         settings.ui = False
         settings.verbosity = -1

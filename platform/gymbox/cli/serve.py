@@ -116,19 +116,24 @@ def proxy(
 
     It needs no controller to start: it answers /readyz once one has pushed its routes.
     """
+    from pydantic import ValidationError
+
+    from gymbox.environment import explain
     from gymbox.proxy import ProxySettings
 
     upstream = _token_in(upstream_token_file)
-    settings = ProxySettings.model_validate(
-        {
-            "host": host,
-            "port": port,
-            "allowed_hosts": (*ProxySettings().allowed_hosts, *allowed_hosts),
-            "admin_socket": admin_socket,
-            "models": {name: {"url": url, "token": upstream} for name, url in map(_named, models)},
-            "agents": {name: {"url": url, "token": upstream} for name, url in map(_named, agents)},
-        }
-    )
+    fields = {
+        "host": host,
+        "port": port,
+        "allowed_hosts": (*ProxySettings().allowed_hosts, *allowed_hosts),
+        "admin_socket": admin_socket,
+        "models": {name: {"url": url, "token": upstream} for name, url in map(_named, models)},
+        "agents": {name: {"url": url, "token": upstream} for name, url in map(_named, agents)},
+    }
+    try:
+        settings = ProxySettings.model_validate(fields)
+    except ValidationError as error:
+        raise ConfigError(f"this proxy cannot be:\n{explain(error, list(fields))}") from error
 
     async def main(_: HttpClient) -> None:
         from gymbox.proxy import Proxy

@@ -1,0 +1,148 @@
+"""`gymbox serve` as a user starts it: real processes, stopped by SIGTERM."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+ROW = json.loads((ROOT / "environments/counter/data/example.jsonl").read_bytes().splitlines()[0])
+COMMAND = [sys.executable, "-c", "from gymbox.cli import main; main()", "serve"]
+
+
+@dataclass
+class Server:
+    process: subprocess.Popen[str]
+    url: str
+    token: str
+
+    def call(self, path: str, body: Any = None, *, token: str | None = None, host: str | None = None) -> Any:
+        request = urllib.request.Request(self.url + path, None if body is None else json.dumps(body).encode())
+        request.add_header("Authorization", f"Bearer {self.token if token is None else token}")
+        if body is not None:
+            request.add_header("Content-Type", "application/json")
+        if host is not None:
+            request.add_header("Host", host)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+
+Start = Callable[..., Server]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    running: list[subprocess.Popen[str]] = []
+    home = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "config"), "XDG_RUNTIME_DIR": str(tmp_path / "run")}
+    home.pop("GYMBOX_TOKEN", None)
+
+    def begin(*arguments: str) -> Server:
+        process = subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True, env=home, cwd=ROOT)
+        running.append(process)
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            message = str(json.loads(line)["message"]) if line.startswith("{") else ""
+            if message.startswith("answering on "):
+                token = tmp_path / "config" / "gymbox" / "token"
+                return Server(process, message.split()[-1], token.read_text().strip() if token.exists() else "")
+        raise AssertionError(f"it did not start: {''.join(said)}")
+
+    yield begin
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+        process.wait(10)
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+def test_a_controller_with_a_proxy_in_it_serves_an_agent(start: Start, tmp_path: Path) -> None:
+    controller = start(
+        *("controller", "provider=process", "--port", "0", "--proxy-port", "0", "--state", str(tmp_path / "s"))
+    )
+    assert controller.call("/healthz", token="")[0] == 200
+    assert controller.call("/sandboxes", token="")[0] == 401
+    agent = start("agent", "model=scripted", "--port", "0", "--controller", controller.url)
+    status, result = agent.call("/run?environment=counter", ROW)
+    assert (status, result["reward"], result["error"]) == (200, 1.0, None)
+    assert controller.call("/sandboxes?status=ready") == (200, [])
+    assert agent.stop() == 0
+    assert controller.stop() == 0
+
+
+def test_a_proxy_and_a_controller_in_processes_of_their_own_find_each_other(start: Start, tmp_path: Path) -> None:
+    secret = tmp_path / "token"
+    secret.write_text("gbx_key_upstream-of-this-test\n")
+    model = start("model", "model=scripted", "--port", "0", "--token-file", str(secret))
+    proxy = start(
+        *("proxy", "--port", "0", "--admin-socket", str(tmp_path / "admin.sock"), "--model", f"m={model.url}"),
+        *("--upstream-token-file", str(secret), "--allowed-host", "gateway"),
+    )
+    assert proxy.call("/readyz")[0] == 503
+    shared = tmp_path / "shared"
+    for name in ("agent", "upstream"):
+        (shared / name).mkdir(parents=True)
+    (shared / "upstream" / "token").write_text("kept")
+    controller = start(
+        *("controller", "provider=process", "--port", "0", "--state", str(tmp_path / "s"), "--share-tokens"),
+        *(str(shared), "--proxy-socket", str(tmp_path / "admin.sock"), "--proxy-url", proxy.url),
+    )
+    status, view = controller.call("/sandboxes", {"id": "one", "environment": "counter"})
+    assert (status, view["url"]) == (201, f"{proxy.url}/sandboxes/one")
+    assert proxy.call("/readyz")[0] == 200
+    tools = view["tokens"]["tools"]
+    assert proxy.call("/sandboxes/one/tools", token=tools)[0] == 200
+    assert proxy.call("/sandboxes/one/verify", {}, token=tools)[0] == 403
+    assert proxy.call("/models/m/v1/models", token=controller.token)[0] == 200
+    assert proxy.call("/healthz", host="evil.example")[0] == 200
+    assert proxy.call("/models/m/v1/models", token=controller.token, host="evil.example")[0] == 403
+    assert proxy.call("/models/m/v1/models", token=controller.token, host="gateway:80")[0] == 200
+    assert model.call("/v1/models", token=controller.token)[0] == 401
+    assert (shared / "agent" / "token").read_text().strip() == controller.token
+    assert (shared / "agent" / "token").stat().st_mode & 0o777 == 0o640
+    assert (shared / "upstream" / "token").read_text() == "kept"
+    request = urllib.request.Request(f"{controller.url}/sandboxes/one", method="DELETE")
+    request.add_header("Authorization", f"Bearer {controller.token}")
+    urllib.request.urlopen(request, timeout=60).close()
+    assert [each.stop() for each in (controller, proxy, model)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["controller", "--proxy-url", "http://x"], "belong together"),
+        (["controller", "--share-tokens", "/nowhere"], "cannot share tokens in /nowhere"),
+        (["controller", "provider=dockr"], "did you mean 'docker'?"),
+        (["proxy", "--admin-socket", "/nowhere/x.sock"], "cannot listen on"),
+        (["proxy", "--admin-socket", "x.sock", "--model", "m"], "write NAME=URL"),
+        (["proxy", "--admin-socket", "x.sock", "--model", "m=file:///etc/passwd"], "URL scheme"),
+        (["model", "--token-file", "/nowhere"], "cannot read the token"),
+        (["model", "model=scripted", "--host", "0.0.0.0"], "allowed_hosts"),
+        (["model", "model=scripted", "--log-format", "xml"], "json or console"),
+    ],
+)
+def test_what_cannot_be_served_is_said_before_anything_starts(arguments: list[str], said: str, tmp_path: Path) -> None:
+    home = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
+    done = subprocess.run([*COMMAND, *arguments], env=home, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr and "Traceback" not in done.stderr

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 RIGHT = "def add(a: int, b: int) -> int:\n    return a + b\n"
 WRONG = "def add(a: int, b: int) -> int:\n    return -1\n"
-CANARY = "CANARY" + "-7f3a9c"
-"""Stands in the hidden data (in the reference's source), and nowhere else until `verify`."""
+CANARY = "CANARY-7f3a9c"
+"""Stands in the hidden data (in the reference's source), and nowhere else until `verify`. Who looks for it has it
+spelled backwards, so as not to find itself."""
 
 ROW = {
     "id": "add",
@@ -36,7 +37,7 @@ def answering(body: str, before: str = "") -> str:
 SEARCH_MEMORY = """
 import os, re
 def found():
-    canary = b"CANARY" + b"-7f3a9c"
+    canary = bytes(reversed(b"c9a3f7-YRANAC"))
     for pid in [name for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]:
         for file in ("environ", "cmdline"):
             try:
@@ -101,7 +102,7 @@ ANSWERS = {
 READS = {
     "reads other processes' memory": answering("return a + b if found() else -1", SEARCH_MEMORY),
     "reads its own process's memory": answering(
-        "return a + b if any('CANARY' + '-7f3a9c' in str(found) for found in gc.get_objects()) else -1",
+        "return a + b if any('c9a3f7-YRANAC' in str(found)[::-1] for found in gc.get_objects()) else -1",
         "import gc",
     ),
     "reads the frames that call it": answering(
@@ -110,7 +111,8 @@ READS = {
         "def found():\n"
         "    frame = sys._getframe()\n"
         "    while frame:\n"
-        "        if 'CANARY' + '-7f3a9c' in repr([*frame.f_locals.values(), *frame.f_globals.values()]): return True\n"
+        "        held = [*frame.f_locals.values(), *frame.f_globals.values()]\n"
+        "        if 'c9a3f7-YRANAC' in repr(held)[::-1]: return True\n"
         "        frame = frame.f_back\n"
         "    return False",
     ),

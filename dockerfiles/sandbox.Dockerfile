@@ -17,13 +17,15 @@ COPY requirements.lock /opt/gymbox/
 RUN python3 -m venv /opt/gymbox/venv \
  && /opt/gymbox/venv/bin/pip install -q --no-cache-dir --require-hashes -r /opt/gymbox/requirements.lock
 
-# tests only: measure the code that runs in sandboxes
+# tests only: where /coverage is mounted, measure the code that runs in the sandbox
 ARG COVERAGE=""
 RUN if [ -n "${COVERAGE}" ]; then \
       /opt/gymbox/venv/bin/pip install -q --no-cache-dir "coverage==${COVERAGE}" \
-      && printf '[run]\nbranch = False\nparallel = True\nsigterm = True\npatch = _exit,fork\nsource = gymbox_sandbox\ndata_file = %s\n' \
-         /run/gymbox/.coverage > /opt/gymbox/coveragerc \
-      && echo "import coverage, os; os.environ.setdefault('COVERAGE_PROCESS_START', '/opt/gymbox/coveragerc'); coverage.process_startup()" \
+      && printf '[run]\nparallel = True\nsigterm = True\npatch = _exit\nsource = /opt/gymbox/lib\ndata_file = /coverage/data\n' \
+         > /opt/gymbox/coveragerc \
+      && printf 'import os; os.path.isdir("/coverage") and (%s, %s)\n' \
+         'os.environ.setdefault("COVERAGE_PROCESS_START", "/opt/gymbox/coveragerc")' \
+         '__import__("coverage").process_startup()' \
          > "$(/opt/gymbox/venv/bin/python -c 'import site; print(site.getsitepackages()[0])')/coverage.pth"; \
     fi
 

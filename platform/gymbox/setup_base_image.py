@@ -12,7 +12,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gymbox.setup_docker import Say, Setup, SetupFailed, apt, as_root, debian_mirror, os_release, run, to_stderr
+from gymbox.setup_docker import (
+    Say,
+    Setup,
+    SetupFailed,
+    apt,
+    as_root,
+    debian_mirror,
+    engine_version,
+    os_release,
+    run,
+    to_stderr,
+)
 
 BASE_IMAGE = "debian:trixie-slim"
 RECIPE_LABEL = "gymbox.base-recipe"
@@ -54,6 +65,8 @@ def ensure_base_image(*, say: Say = to_stderr) -> Setup:
     A made one holds this machine's CA bundle and is made again when that bundle changes. Idempotent. Needs an engine
     (`ensure_docker`). Never raises for what the machine lacks.
     """
+    if not engine_version():
+        return Setup(False, f"no Docker engine answers, to get {BASE_IMAGE} for", ("python -m gymbox.setup_docker",))
     recipe = _recipe()
     found = _recipe_of_image()
     if found in ("", recipe):

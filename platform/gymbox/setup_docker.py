@@ -124,7 +124,8 @@ def _cannot_be_had() -> Setup | None:
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    lock = os.open("/run/lock/gymbox-setup-docker.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    path = f"/run/lock/gymbox-setup-docker-{os.geteuid()}.lock"  # among users, apt's own lock must do
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -11,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import coverage
 import docker
+import docker.errors
 import pytest
 import yaml
 from gymbox.environment import Environment
 from gymbox.providers import Started, StartSpec
-from gymbox.providers.container import CONTROLLER_LABEL
+from gymbox.providers.container import CONTROLLER_LABEL, User
 from gymbox.providers.docker import DockerProvider
+from gymbox.providers.images import Images
 from gymbox.sockets import PinnedSocket
 from gymbox_sandbox.wire import Ended
 
@@ -60,17 +65,58 @@ def engine() -> Iterator[Any]:
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_is_left(engine: Any) -> Iterator[None]:
-    """The leak check: no container or network of this session, and no volume more than before."""
-    volumes = {volume.name for volume in engine.volumes.list()}
+    """The leak check: no container or network of this session, and no nameless volume more than before."""
+    volumes = nameless_volumes(engine)
     yield
     containers = [each for each in engine.containers.list(all=True) if ours(each.labels)]
     networks = [each for each in engine.networks.list() if ours(each.attrs["Labels"])]
-    left = {volume.name for volume in engine.volumes.list()} - volumes
-    assert not containers and not networks and not left
+    assert not containers and not networks and nameless_volumes(engine) <= volumes
+
+
+def nameless_volumes(engine: Any) -> set[str]:
+    return {volume.name for volume in engine.volumes.list() if re.fullmatch("[0-9a-f]{64}", volume.name)}
 
 
 def ours(labels: dict[str, str]) -> bool:
     return labels.get(CONTROLLER_LABEL, "").startswith(SESSION)
+
+
+class MeasuredProvider(DockerProvider):
+    """A provider whose sandboxes measure themselves, where the tests are measured: COVERAGE_FILE says where to."""
+
+    async def stop(self, id: str) -> None:
+        engine = self._engine
+        container = engine._containers.pop(id, None) if engine else None
+        if engine is not None and container is not None:
+            # data is written when a process ends, so let it end, unheard
+            with contextlib.suppress(docker.errors.APIError):
+                await asyncio.to_thread(engine._api.stop, id, timeout=5)
+            engine._containers[id] = container
+        await super().stop(id)
+
+    def container(self, spec: StartSpec, image: str, controller_id: str, server: User) -> dict[str, Any]:
+        body = super().container(spec, image, controller_id, server)
+        body["HostConfig"]["Binds"].append(f"{Path(os.environ['COVERAGE_FILE']).parent}:/coverage:rw")
+        return body
+
+
+MEASURED = coverage.Coverage.current() is not None and "COVERAGE_FILE" in os.environ
+BUILD_ARGS = {"COVERAGE": coverage.__version__} if MEASURED else {}
+
+
+def new_provider(folder: Path) -> DockerProvider:
+    return (MeasuredProvider if MEASURED else DockerProvider)(build_folder=folder, build_args=BUILD_ARGS)
+
+
+@pytest.fixture(scope="session")
+def measured_image(engine: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The sandbox runtime; it has coverage where the tests are measured."""
+    folder = tmp_path_factory.mktemp("runtime") / "runtime"
+    folder.mkdir()
+    (folder / "environment.yaml").write_text("description: Nothing but the runtime.\n")
+    return Images(engine.api, "debian:trixie-slim", BUILD_ARGS, folder / "builds", 1800).ensure(
+        Environment.load(folder)
+    )
 
 
 class Sandboxes:
@@ -114,7 +160,7 @@ def make_sandboxes(engine: Any, tmp_path: Path) -> Callable[..., Any]:
         controller_id = controller_id or f"{SESSION}-{uuid.uuid4().hex[:6]}"
         folder = tmp_path / controller_id
         folder.mkdir(exist_ok=True)
-        made = Sandboxes(provider or DockerProvider(build_folder=tmp_path / "builds"), controller_id, folder)
+        made = Sandboxes(provider or new_provider(tmp_path / "builds"), controller_id, folder)
         await made.provider.open(controller_id, lambda id, ended: made.ends.put_nowait((id, ended)))
         try:
             yield made

@@ -65,7 +65,7 @@ LOG_TAIL = 50
 OOM_EXPLAINS = 10.0
 """Seconds for which an out-of-memory event explains the end of its container."""
 
-Command = list[str]
+Body = dict[str, Any]
 Running = list[Found]
 
 
@@ -120,9 +120,9 @@ class DockerProvider(BaseModel):
     async def logs(self, id: str, tail: int = 100) -> str:
         return await self._opened.logs(id, tail)
 
-    def command(self, spec: StartSpec, server: User) -> Command:
-        """What runs in the container; a seam for tests of what a provider does when that goes wrong."""
-        return server_command(spec.environment, server)
+    def container(self, spec: StartSpec, image: str, controller_id: str, server: User) -> Body:
+        """What the engine is asked to create; tests override it to see what happens when that goes wrong."""
+        return container_config(spec, image, controller_id, server_command(spec.environment, server))
 
     @property
     def _opened(self) -> _Engine:
@@ -288,8 +288,7 @@ class _Engine:
         Raises:
             Conflict: the name is taken by a container that is none of ours.
         """
-        command = self._provider.command(spec, self._server_user)
-        config = container_config(spec, image, self._controller_id, command)
+        config = self._provider.container(spec, image, self._controller_id, self._server_user)
         for _ in range(3):
             try:
                 if spec.environment.manifest.network == "internal":

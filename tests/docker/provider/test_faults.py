@@ -29,8 +29,8 @@ class Running(DockerProvider):
 
     what: list[str]
 
-    def command(self, spec: StartSpec, server: User) -> list[str]:
-        return self.what
+    def container(self, spec: StartSpec, image: str, controller_id: str, server: User) -> dict[str, Any]:
+        return {**super().container(spec, image, controller_id, server), "Entrypoint": self.what}
 
 
 async def test_a_server_that_fails_to_import_ends_the_start_with_its_traceback(

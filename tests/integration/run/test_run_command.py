@@ -12,10 +12,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from gymbox.embedded import EmbeddedController
-from gymbox.environment import Catalog
-from gymbox.http import HttpClient
-from gymbox.providers.process import ProcessProvider
 
 from .conftest import Gymbox
 
@@ -271,22 +267,17 @@ async def test_a_full_disk_stops_the_run_and_keeps_every_whole_line(gymbox: Gymb
     assert len(gymbox.lines(f"{small_disk}/out")) == 72
 
 
-async def test_a_running_controller_can_be_used(gymbox: Gymbox) -> None:
-    gymbox.variables["GYMBOX_TOKEN"] = token = "gbx_admin_of_this_test"
-    async with HttpClient() as http:
-        async with EmbeddedController(
-            ProcessProvider(), Catalog([ENVIRONMENTS]), gymbox.folder / "state", token, http
-        ) as controller:
-            ended = await gymbox.run(
-                *SCRIPTED[:2], f"controller={controller.url}", "runner.limit=3", "runner.output=out"
-            )
-            assert ended.code == 0, ended.err
-            assert [line["reward"] for line in gymbox.lines("out")] == [1.0] * 3
+async def test_a_running_controller_can_be_used(gymbox: Gymbox, controller_url: str, token: str) -> None:
+    gymbox.variables["GYMBOX_TOKEN"] = token
+    controller = f"controller={controller_url}"
+    ended = await gymbox.run(*SCRIPTED[:2], controller, "runner.limit=3", "runner.output=out")
+    assert ended.code == 0, ended.err
+    assert [line["reward"] for line in gymbox.lines("out")] == [1.0] * 3
 
-            copy_of_counter(gymbox.folder)
-            ended = await gymbox.run("environment=mine", "model=scripted", f"controller={controller.url}")
-            assert ended.code == 2 and "has no environment 'mine'" in ended.err
+    copy_of_counter(gymbox.folder)
+    ended = await gymbox.run("environment=mine", "model=scripted", controller)
+    assert ended.code == 2 and "has no environment 'mine'" in ended.err
 
-            gymbox.variables["GYMBOX_TOKEN"] = "gbx_admin_of_another"
-            ended = await gymbox.run(*SCRIPTED[:2], f"controller={controller.url}")
-            assert ended.code == 2 and "a bearer token is needed" in ended.err
+    gymbox.variables["GYMBOX_TOKEN"] = "gbx_admin_of_another"
+    ended = await gymbox.run(*SCRIPTED[:2], controller)
+    assert ended.code == 2 and "a bearer token is needed" in ended.err

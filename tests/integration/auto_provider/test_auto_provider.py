@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from gymbox.environment import Environment
+from gymbox.errors import NotFound, Unavailable
+from gymbox.providers import SandboxProvider, StartSpec
+from gymbox.providers.auto import AutoProvider
+from gymbox.providers.docker import DockerProvider
+from gymbox.providers.process import ProcessProvider
+
+
+def without_docker(**process: object) -> AutoProvider:
+    return AutoProvider(
+        docker=DockerProvider(host="unix:///no/engine/here"), process=ProcessProvider.model_validate(process)
+    )
+
+
+async def test_where_no_engine_answers_it_is_the_process_provider_and_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    provider: SandboxProvider = without_docker()
+    for _ in range(2):
+        await provider.open("test", lambda id, ended: None)
+        assert provider.name == "process" and await provider.list() == []
+        await provider.close()
+
+    [line] = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert line.getMessage().startswith("NO DOCKER (") and "process provider" in line.getMessage()
+
+
+async def test_it_does_what_the_chosen_one_does(state_folder: Path, counter: Environment) -> None:
+    provider = without_docker()
+    await provider.open("test", lambda id, ended: None)
+    try:
+        assert await provider.prepare(counter) is None
+        started = await provider.start(StartSpec("auto-1", counter, state_folder / "s"), lambda phase: None)
+        assert started.socket and [found.id for found in await provider.list()] == ["auto-1"]
+        assert isinstance(await provider.logs("auto-1"), str)
+        await provider.stop("auto-1")
+        with pytest.raises(NotFound):
+            await provider.logs("auto-1")
+    finally:
+        await provider.close()
+
+
+async def test_unopened_it_is_unavailable_and_closing_is_fine() -> None:
+    provider = without_docker()
+    await provider.close()
+
+    assert provider.name == "auto"
+    with pytest.raises(Unavailable, match="is not open"):
+        await provider.list()

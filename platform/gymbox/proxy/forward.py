@@ -15,7 +15,7 @@ from yarl import URL
 
 from gymbox.errors import Invalid, Problem, TimedOut, Unavailable
 from gymbox.proxy.headers import for_client, for_upstream
-from gymbox.proxy.paths import Malformed, Target
+from gymbox.proxy.paths import Target
 
 
 class BadGateway(Unavailable):
@@ -57,7 +57,7 @@ async def forward(request: web.BaseRequest, target: Target, upstream: Upstream, 
     """Send the request on and answer it. Being cancelled (the client hung up) drops the upstream's connection.
 
     Raises:
-        TooLarge, Malformed: the body is larger than allowed, or broke off.
+        TooLarge: the body is larger than allowed.
         BadGateway: no connection, or it broke off before an answer began.
         TimedOut: it was silent for too long before an answer began.
         Broken: the answer had begun; the client's connection is reset, so it sees an error and no short success.
@@ -81,8 +81,6 @@ async def forward(request: web.BaseRequest, target: Target, upstream: Upstream, 
     except (aiohttp.ClientError, OSError) as error:
         if isinstance(error.__cause__, Problem):  # raised while the body was being sent
             raise error.__cause__ from None
-        if request.content.exception() is not None:
-            raise Malformed("the request's body broke off") from error
         raise BadGateway(f"{upstream.name} gave no answer: {_reason(error)}") from error
 
 

@@ -17,7 +17,17 @@ from aiohttp import web
 from gymbox_sandbox.wire import SESSION_HEADER, RouteTable
 from pydantic import ValidationError
 
-from gymbox.errors import ConfigError, Internal, Invalid, NotFound, Problem, SandboxEnded, Unauthorized, nearest
+from gymbox.errors import (
+    ConfigError,
+    Internal,
+    Invalid,
+    NotFound,
+    Problem,
+    SandboxEnded,
+    TimedOut,
+    Unauthorized,
+    nearest,
+)
 from gymbox.proxy import metrics
 from gymbox.proxy.access import check_client, check_sandbox
 from gymbox.proxy.forward import BadGateway, Broken, Upstream, forward
@@ -139,9 +149,10 @@ class Proxy:
     async def _answered(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
         try:
             return await self._dispatch(request, request_id)
+        except (BadGateway, TimedOut) as problem:
+            log.warning("%s %s: %s", request.method, request.raw_path, problem)
+            return _refusal(problem, request_id)
         except Problem as problem:
-            if problem.status >= 500:
-                log.warning("%s %s: %s", request.method, request.raw_path, problem)
             return _refusal(problem, request_id)
         except Broken:
             raise

@@ -192,6 +192,16 @@ async def test_a_server_that_came_back_under_the_same_path_is_found_again(world:
             assert answer.status == 200
 
 
+async def test_a_server_whose_socket_lost_its_name_is_still_reached(world: Any) -> None:
+    async with world() as w:
+        await w.sandbox("a", echo)
+        async with w.call("GET", "/sandboxes/a/x") as answer:
+            assert answer.status == 200
+        (w.directory / "a.sock").unlink()
+        async with w.call("GET", "/sandboxes/a/x") as answer:
+            assert answer.status == 200
+
+
 async def test_a_symlink_in_place_of_a_socket_is_not_followed(world: Any) -> None:
     async with world() as w:
         await w.sandbox("victim", echo)

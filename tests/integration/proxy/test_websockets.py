@@ -162,3 +162,28 @@ async def test_a_peer_that_answers_no_ping_is_given_up(world: Any) -> None:
         async with asyncio.timeout(5):
             await given_up.wait()  # this client reads, but never answers
         writer.close()
+
+
+async def test_a_websocket_is_opened_by_a_get_without_a_body(world: Any) -> None:
+    async with world() as w:
+        await w.sandbox("a", serve)
+        for method, headers in (("POST", {}), ("GET", {"Content-Length": "1"})):
+            async with w.call(
+                method,
+                "/sandboxes/a/x",
+                headers={"Upgrade": "websocket", "Connection": "Upgrade", **headers},
+                data=b"x",
+            ) as answer:
+                assert answer.status == 400
+
+
+async def test_a_server_that_hangs_up_on_a_websocket_is_a_bad_gateway(world: Any) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    async with world() as w:
+        await w.raw("a", talk)
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await w.client.ws_connect(w.url + "/sandboxes/a/x", headers=w.bearer())
+        assert refused.value.status == 502

@@ -72,7 +72,9 @@ def test_what_stands_under_control_needs_the_control_token(first: str, form: str
     assert Target.parse("/sandboxes/a" + form.format(first)).scope is Scope.CONTROL
 
 
-@pytest.mark.parametrize("path", ["", "/", "/tools", "/tools/verify", "/healthz", "/own/exec", "/verifying", "/exec.txt"])
+@pytest.mark.parametrize(
+    "path", ["", "/", "/tools", "/tools/verify", "/healthz", "/own/exec", "/verifying", "/exec.txt"]
+)
 def test_tools_and_an_authors_own_routes_need_the_tools_token(path: str) -> None:
     assert Target.parse("/sandboxes/a" + path).scope is Scope.TOOLS
 

@@ -50,10 +50,13 @@ def _base_url(value: str) -> str:
     return url
 
 
+BaseUrl = Annotated[str, AfterValidator(_base_url)]
+
+
 class Endpoint(Model):
     """What the models behind an HTTP API share. A frozen component: see the fields."""
 
-    base_url: Annotated[str, AfterValidator(_base_url)]
+    base_url: BaseUrl
     """Address of the API, up to and with its version: `http://127.0.0.1:8000/v1`."""
     api_key: SecretStr | None = None
     """Sent as bearer token; leave it out where the endpoint wants none."""

@@ -11,7 +11,7 @@ from gymbox.environment import explain
 from gymbox.errors import Invalid
 from gymbox.models import Call
 from gymbox.models.chat_format import TOKEN_FIELDS, object_arguments
-from gymbox.models.endpoint import Endpoint
+from gymbox.models.endpoint import BaseUrl, Endpoint
 from gymbox.models.structured import check_structured
 
 _FINISHED = ("completed", "incomplete")
@@ -23,7 +23,7 @@ class OpenAIModel(Endpoint):
     Unset fields and nulls are not sent; earlier output goes back as it came, reasoning items with what follows them.
     """
 
-    base_url: str = "https://api.openai.com/v1"
+    base_url: BaseUrl = "https://api.openai.com/v1"
     organization: str | None = None
     project: str | None = None
 

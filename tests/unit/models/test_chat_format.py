@@ -144,7 +144,9 @@ def test_images_files_and_audio_of_the_user_are_carried_over() -> None:
 
 
 def test_roles_are_those_that_every_endpoint_knows() -> None:
-    params = ResponsesParams.model_validate({"instructions": "be good", "input": [{"role": "developer", "content": "x"}]})
+    params = ResponsesParams.model_validate(
+        {"instructions": "be good", "input": [{"role": "developer", "content": "x"}]}
+    )
     assert chat_from_params(params)["messages"] == [
         {"role": "system", "content": "be good"},
         {"role": "system", "content": "x"},
@@ -180,7 +182,10 @@ def test_chat_shaped_history_is_accepted_in_input_10() -> None:
     params = ResponsesParams.model_validate(
         {
             "input": [
-                {"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": IMAGE}]},
+                {
+                    "role": "user",
+                    "content": [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": IMAGE}],
+                },
                 {"role": "assistant", "tool_calls": [chat_call("a")]},
                 {"role": "tool", "tool_call_id": "a", "content": "1"},
                 {"role": "assistant", "content": "fine", "tool_calls": []},
@@ -204,7 +209,10 @@ def test_chat_shaped_history_is_accepted_in_input_10() -> None:
 
 
 def test_a_call_inside_an_assistants_content_list_is_kept_11() -> None:
-    content = [{"type": "text", "text": "adding"}, {"type": "function_call", "call_id": "a", "name": "add", "arguments": "{}"}]
+    content = [
+        {"type": "text", "text": "adding"},
+        {"type": "function_call", "call_id": "a", "name": "add", "arguments": "{}"},
+    ]
     found = messages(user(), {"role": "assistant", "content": content}, output("a"))
     assert found[1]["tool_calls"][0]["id"] == "a"
     assert found[1]["content"] == "adding"

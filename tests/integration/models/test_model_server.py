@@ -1,0 +1,226 @@
+"""A served model, called by the official client."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import openai
+import pytest
+from gymbox.errors import Invalid
+from gymbox.http import HttpClient
+from gymbox.models import Call, Model
+from gymbox.models.chat import ChatModel
+from gymbox.models.openai import OpenAIModel
+from gymbox.models.scripted import ScriptedModel
+from gymbox.models.server import ModelServer
+from gymbox.serving import Guard, Listener
+from gymbox_sandbox.responses import Response, ResponsesParams
+
+TOKEN = "gbx_model_tests_only"
+Serve = Callable[[Model], AbstractAsyncContextManager[str]]
+TWO_CALLS = [
+    {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]},
+    {"type": "message", "content": "adding"},
+    {"type": "function_call", "name": "add", "call_id": "a", "arguments": {"by": 1}},
+    {"type": "function_call", "name": "add", "call_id": "b", "arguments": {"by": 2}},
+]
+REFUSAL = [{"type": "message", "content": [{"type": "refusal", "refusal": "no"}]}]
+HELLO: Any = [{"role": "user", "content": "hello"}]
+
+
+class Cut(Model):
+    """Answers as an endpoint does whose limit came first, and leaves out what may be left out."""
+
+    name: str = "cut"
+
+    async def responses(self, params: ResponsesParams, call: Call) -> Response:
+        return Response.model_validate(
+            {
+                "status": "incomplete",
+                "incomplete_details": {"reason": "max_output_tokens"},
+                "output": [{"role": "assistant", "content": "half an ans"}],
+                "usage": {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
+            }
+        )
+
+
+class Endless(Model):
+    """Never answers; tells when it is cancelled."""
+
+    name: str = "endless"
+
+    async def responses(self, params: ResponsesParams, call: Call) -> Response:
+        state["asked"].set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            state["cancelled"].set()
+        raise AssertionError
+
+
+state: dict[str, asyncio.Event] = {}
+
+
+@pytest.fixture
+def serve(http: HttpClient) -> Serve:
+    @asynccontextmanager
+    async def serving(model: Model) -> AsyncIterator[str]:
+        app = ModelServer(model, http).setup_webserver()
+        async with Listener(app, Guard(token=TOKEN), drain=1) as listener:
+            yield f"{listener.url}/v1"
+
+    return serving
+
+
+def client(url: str) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=url, api_key=TOKEN, max_retries=0)
+
+
+async def test_the_official_client_gets_responses(serve: Serve) -> None:
+    async with serve(ScriptedModel(replies=[TWO_CALLS])) as url, client(url) as api:
+        response = await api.responses.create(model="scripted", input="hello")
+        assert response.status == "completed" and response.output_text == "adding"
+        assert [item.type for item in response.output] == ["reasoning", "message", "function_call", "function_call"]
+        assert [model.id async for model in api.models.list()] == ["scripted"]
+
+
+@pytest.mark.parametrize("model", [ScriptedModel(replies=[TWO_CALLS]), ScriptedModel(replies=[REFUSAL]), Cut()])
+async def test_streamed_and_plain_responses_are_the_same_with_one_terminal_event_22_27(
+    model: Model, serve: Serve
+) -> None:
+    async with serve(model) as url, client(url) as api:
+        plain = await api.responses.create(model=model.name, input="hello")
+        events = [event async for event in await api.responses.create(model=model.name, input="hello", stream=True)]
+        async with api.responses.stream(model=model.name, input="hello") as stream:
+            final = [event async for event in stream][-1].response  # type: ignore[union-attr]
+    kinds = [event.type for event in events]
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    terminal = [kind for kind in kinds if kind in ("response.completed", "response.incomplete", "response.failed")]
+    assert terminal == [kinds[-1]] == [f"response.{plain.status}"]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [item.type for item in final.output] == [item.type for item in plain.output]
+    assert final.output_text == plain.output_text
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text == plain.output_text
+
+
+async def test_the_official_client_gets_chat_completions(serve: Serve) -> None:
+    async with serve(ScriptedModel(replies=[TWO_CALLS])) as url, client(url) as api:
+        answer = await api.chat.completions.create(model="scripted", messages=HELLO)
+    assert len(answer.choices) == 1 and answer.choices[0].finish_reason == "tool_calls"
+    assert answer.choices[0].message.content == "adding"
+    assert [call.id for call in answer.choices[0].message.tool_calls or []] == ["a", "b"]
+
+
+@pytest.mark.parametrize("replies", [[TWO_CALLS], [REFUSAL]])
+async def test_streamed_chat_gives_each_call_its_own_index_and_the_same_answer_26_27(
+    replies: list[Any], serve: Serve
+) -> None:
+    async with serve(ScriptedModel(replies=replies)) as url, client(url) as api:
+        plain = await api.chat.completions.create(model="scripted", messages=HELLO)
+        stream = await api.chat.completions.create(
+            model="scripted", messages=HELLO, stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    calls = [call for delta in deltas for call in delta.tool_calls or []]
+    assert [call.index for call in calls] == list(range(len(calls)))
+    told = [call.function.arguments for call in calls if call.function is not None]
+    assert told == [call.function.arguments for call in plain.choices[0].message.tool_calls or []]  # type: ignore[union-attr]
+    assert "".join(delta.content or "" for delta in deltas) == (plain.choices[0].message.content or "")
+    assert "".join(delta.refusal or "" for delta in deltas) == (plain.choices[0].message.refusal or "")
+    assert chunks[-1].usage is not None and not chunks[-1].choices
+    assert chunks[-2].choices[0].finish_reason == plain.choices[0].finish_reason
+
+
+async def test_streamed_chat_has_no_usage_unless_it_is_asked_for(serve: Serve) -> None:
+    async with serve(Cut()) as url, client(url) as api:
+        chunks = [chunk async for chunk in await api.chat.completions.create(model="cut", messages=HELLO, stream=True)]
+    assert chunks[-1].choices[0].finish_reason == "length"
+
+
+async def test_output_can_be_sent_back_as_input_13_15(serve: Serve) -> None:
+    script = [TWO_CALLS, [{"type": "message", "content": "three"}]]
+    async with serve(ScriptedModel(replies=script)) as url, client(url) as api:
+        first = await api.responses.create(model="scripted", input="hello")
+        results = [{"type": "function_call_output", "call_id": id, "output": "1"} for id in "ab"]
+        again: Any = [*HELLO, *first.output, *results]
+        assert (await api.responses.create(model="scripted", input=again)).output_text == "three"
+
+
+async def test_token_ids_reach_the_caller_of_chat(serve: Serve) -> None:
+    tokens = {"prompt_token_ids": [1], "generation_token_ids": [2], "generation_log_probs": [-1.0]}
+    reply = [{"type": "message", "content": "x", **tokens}]
+    async with serve(ScriptedModel(replies=[reply])) as url, client(url) as api:
+        answer = await api.chat.completions.create(model="scripted", messages=HELLO)
+        stream = await api.chat.completions.create(model="scripted", messages=HELLO, stream=True)
+        deltas = [chunk.choices[0].delta.model_dump() async for chunk in stream]
+    assert answer.choices[0].message.model_dump()["generation_token_ids"] == [2]
+    assert any(delta.get("generation_token_ids") == [2] for delta in deltas)
+
+
+async def test_models_behind_models_speak_both_dialects(serve: Serve, http: HttpClient) -> None:
+    params = ResponsesParams(input="hello")
+    async with serve(ScriptedModel(replies=[TWO_CALLS])) as url:
+        by_chat = ChatModel.model_validate({"name": "scripted", "base_url": url, "api_key": TOKEN})
+        by_responses = OpenAIModel.model_validate({"name": "scripted", "base_url": url, "api_key": TOKEN})
+        for model in (by_chat, by_responses):
+            response = await model.responses(params, Call(http))
+            assert response.output_text == "adding"
+            assert [call.call_id for call in response.function_calls] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/responses", b"{", 422),
+        ("/responses", b"[]", 422),
+        ("/responses", b'{"input": [{"type": "function_call"}]}', 422),
+        ("/responses", b'{"model": "other", "input": "x"}', 404),
+        ("/chat/completions", b'{"messages": []}', 422),
+        ("/chat/completions", b'{"model": "scripted", "messages": [{"role": "user", "content": "x"}]}', 503),
+    ],
+)
+async def test_a_wrong_request_is_told_what_is_wrong_with_it(
+    path: str, body: bytes, status: int, serve: Serve, http: HttpClient
+) -> None:
+    async with serve(ScriptedModel()) as url:
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+        answer = await http.request("POST", f"{url}{path}", data=body, headers=headers, retry=False)
+        health = await http.json("GET", url.removesuffix("/v1") + "/healthz")
+    assert answer.status == status and json.loads(answer.body)["detail"]
+    assert health == {"status": "ok", "model": "scripted"}
+
+
+@pytest.mark.parametrize("path", ["responses", "chat"])
+async def test_a_caller_that_hangs_up_cancels_the_call_behind_it(path: str, serve: Serve) -> None:
+    state.update(asked=asyncio.Event(), cancelled=asyncio.Event())
+    async with serve(Endless()) as url, client(url) as api:
+        asked: Any = (
+            api.responses.create(model="endless", input="x")
+            if path == "responses"
+            else api.chat.completions.create(model="endless", messages=HELLO)
+        )
+        task = asyncio.ensure_future(asked)
+        await state["asked"].wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        async with asyncio.timeout(10):
+            await state["cancelled"].wait()
+
+
+async def test_a_server_of_ones_own_overrides_the_answer(http: HttpClient) -> None:
+    class Loud(ModelServer):
+        async def responses(self, params: ResponsesParams, call: Call) -> Response:
+            if params.temperature:
+                raise Invalid("loud enough")
+            return Response.model_validate({"output": [{"role": "assistant", "content": str(params.input).upper()}]})
+
+    async with Listener(Loud(ScriptedModel(), http).setup_webserver(), Guard(token=TOKEN), drain=1) as listener:
+        async with client(f"{listener.url}/v1") as api:
+            assert (await api.responses.create(model="scripted", input="hello")).output_text == "HELLO"
+            with pytest.raises(openai.UnprocessableEntityError) as raised:
+                await api.responses.create(model="scripted", input="hello", temperature=1)
+            assert isinstance(raised.value.body, dict) and raised.value.body["detail"] == "loud enough"

@@ -109,11 +109,6 @@ class Containers:
         """Containers that stand in line to be started."""
         return sum(1 for container in self._live.values() if "queued" not in container.times)
 
-    @property
-    def starting(self) -> int:
-        """Containers that are in line or starting."""
-        return sum(1 for container in self._live.values() if container.started is None)
-
     async def open(self) -> None:
         """Watch what this controller has running from now on.
 

@@ -331,6 +331,28 @@ async def test_where_a_session_does_not_end_no_other_task_comes_in(controller, p
         await until(lambda: first.container.id not in provider.containers)
 
 
+async def test_where_a_session_cannot_be_ended_at_all_its_container_goes_with_it(controller, provider):
+    async with controller() as sandboxes:
+        first = await sandboxes.create(asked("s1", "shared"))
+        await provider.containers[first.container.id]._runner.cleanup()
+        await sandboxes.delete("s1")
+
+        await until(lambda: not provider.containers)
+
+
+async def test_a_container_that_ends_before_its_start_is_through_did_not_start(controller, provider):
+    async with controller() as sandboxes:
+        provider.may_start.clear()
+        creating = asyncio.create_task(sandboxes.create(asked("s1")))
+        await until(lambda: provider.starts)
+        provider._on_end(provider.starts[0], Ended(cause="oom_killed", detail="out of memory"))
+        provider._on_end("gymbox-stranger", Ended(cause="killed", detail="not ours"))
+        provider.may_start.set()
+        with pytest.raises(StartFailed, match="out of memory"):
+            await creating
+        assert provider.containers == {}
+
+
 # --- stopping and starting again
 
 
@@ -385,6 +407,15 @@ async def test_what_does_not_answer_or_is_unknown_is_removed_at_start(controller
         await sandboxes.create(asked("s2", "shared"))
         await provider.containers[dead.container.id]._runner.cleanup()
     del environments["shared"]
+    async with controller() as sandboxes:
+        assert sandboxes.all() == []
+        assert provider.containers == {}
+
+
+async def test_a_container_whose_labels_are_not_ours_is_removed(controller, provider):
+    async with controller() as sandboxes:
+        first = await sandboxes.create(asked("s1"))
+        provider.containers[first.container.id].spec.labels["gymbox.request"] = "{}"
     async with controller() as sandboxes:
         assert sandboxes.all() == []
         assert provider.containers == {}

@@ -53,6 +53,9 @@ def _make_token(path: Path) -> None:
     fresh = path.with_name(f"token.{secrets.token_hex(4)}")
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(f"gbx_admin_{secrets.token_urlsafe(32)}\n")
+    if os.geteuid() == 0:
+        # in a container, root makes it in a folder of the user who will read it
+        os.chown(fresh, path.parent.stat().st_uid, path.parent.stat().st_gid)
     try:
         os.link(fresh, path)  # whole, so that nobody who starts at the same time reads half of it
     except FileExistsError:

@@ -62,6 +62,8 @@ REMOVE_PAUSES = (0.2, 0.5, 1.0, 2.0)
 LAST_WORDS = 0.05
 """Seconds in which the reason may still arrive from a server whose container has ended."""
 LOG_TAIL = 50
+UNSEEN = 255
+"""Exit code that the engine gives to a container whose end it did not see."""
 OOM_EXPLAINS = 10.0
 """Seconds for which an out-of-memory event explains the end of its container."""
 
@@ -452,6 +454,8 @@ class _Engine:
             return Ended(cause="killed", detail=f"{id} was removed by someone else", exit_code=exit_code)
         except Unavailable as error:
             return Ended(cause="lost", detail=f"{id} ended, and {error.detail}", exit_code=exit_code)
+        if exit_code is None and found["State"]["ExitCode"] == UNSEEN:
+            return Ended(cause="lost", detail=f"{id} ended while the engine was away", logs=await self._last_lines(id))
         # the engine sets OOMKilled for any process in the container, also for one whose end it survived
         oom = time.monotonic() - heard < OOM_EXPLAINS if heard is not None else bool(found["State"]["OOMKilled"])
         memory_mb = found["HostConfig"]["Memory"] // (1024 * 1024)

@@ -195,18 +195,14 @@ def _composed(overrides: list[str], config_dirs: Sequence[Path]) -> dict[str, An
 
 def _explain_choice(error: MissingConfigException) -> str:
     group, _, choice = str(error.missing_cfg_file).rpartition("/")
-    if not error.options:
-        return f"there is no configuration {group or choice!r}; groups: {', '.join(GROUPS)}"
-    return f"there is no {group} {choice!r}; {nearest(choice, list(error.options))}"
+    return f"there is no {group} {choice!r}; {nearest(choice, list(error.options or []))}"
 
 
 def shipped(group: str) -> dict[str, type[BaseModel]]:
     """The choices of a group that come with gymbox, each with its class."""
     found = {}
     for path in sorted((SHIPPED / group).glob("*.yaml")):
-        target = yaml.safe_load(path.read_text()).get("_target_")
-        if target:
-            found[path.stem] = _imported(target, group)
+        found[path.stem] = _imported(yaml.safe_load(path.read_text())["_target_"], group)
     return found
 
 

@@ -19,7 +19,6 @@ COMMANDS = {
     "dev": "For work on gymbox itself: run its tests.",
 }
 """Each is a module `gymbox.cli.<name>` with a Typer named `app`; --help shows these lines and imports none of them."""
-INTERRUPTED = 130
 
 
 class LazyCommands(TyperGroup):
@@ -73,8 +72,6 @@ def main(arguments: list[str] | None = None) -> None:
     """
     try:
         get_command(app)(args=arguments, prog_name="gymbox", standalone_mode=True)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
     except Exception as error:
         sys.exit(_explained(error))
 

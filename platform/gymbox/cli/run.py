@@ -7,8 +7,8 @@ import logging
 import shlex
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -170,12 +170,22 @@ class Run:
                         provider, _Found(environments), state_folder(), admin_token(), http, settings=limits
                     )
                 )
-                images = {environment.name: await provider.prepare(environment) for environment in environments}
+                with self._patience("building images; the first time, this takes minutes"):
+                    images = {environment.name: await provider.prepare(environment) for environment in environments}
             except ImageBuildFailed as error:
                 raise ConfigError(f"{error.detail}\n{error.log}".rstrip()) from error
             except Problem as error:
                 raise ConfigError(error.detail) from error
             yield embedded, images, lambda: embedded.sandboxes.containers
+
+    @contextmanager
+    def _patience(self, text: str) -> Iterator[None]:
+        """Say what is going on where it takes more than a moment."""
+        told = asyncio.get_running_loop().call_later(2, self.console.print, text)
+        try:
+            yield
+        finally:
+            told.cancel()
 
     def _listen(self) -> None:
         """First signal: stop softly. Second: drop everything. Third: as the system has it."""

@@ -20,17 +20,15 @@ PROVIDERS = ["process", pytest.param("docker", marks=pytest.mark.docker)]
 TOKEN = "gbx_admin_conformance"
 PROBE = '''
 import os
-import sys
 
 from gymbox_sandbox import ResourcesServer, Response, Task, ToolError, Verdict, tool
-
-print("the probe is loaded", flush=True)
 
 
 class Probe(ResourcesServer):
     """Does what the conformance suite asks."""
 
     async def reset(self, task: Task) -> None:
+        print("the probe was reset", flush=True)
         self.count = 0
         self.seen = task.model_dump_json()
 
@@ -67,8 +65,8 @@ class Probe(ResourcesServer):
         return self.seen
 
     async def verify(self, task: Task, response: Response) -> Verdict:
-        alive = await self.exec("ls -d /proc/[0-9]*/ | xargs -n1 -I{} sh -c 'tr \\\\0 . < {}cmdline 2>/dev/null'")
-        left = float("left-behind" in alive.stdout.replace("left-behind.in.cmdline", ""))
+        found = await self.exec("grep -l '[l]eft-behind' /proc/[0-9]*/cmdline 2>/dev/null")
+        left = len(found.stdout.split())
         return Verdict(reward=self.count, metrics={"left_behind": left, "pid": os.getpid()})
 '''
 

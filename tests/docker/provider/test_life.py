@@ -110,6 +110,15 @@ async def test_opening_removes_this_controllers_dead_containers(
     await sandboxes.provider.open(sandboxes.controller_id, lambda id, ended: None)
 
 
+async def test_opening_removes_a_network_whose_sandbox_was_never_made(engine: Any, make_sandboxes: Any) -> None:
+    async with make_sandboxes() as sandboxes:
+        left = engine.networks.create(
+            f"gymbox-{sandboxes.controller_id}", labels={"gymbox.controller": sandboxes.controller_id}
+        )
+        async with make_sandboxes(controller_id=sandboxes.controller_id):
+            assert not engine.networks.list(names=[left.name])
+
+
 async def test_logs_are_what_the_server_printed(sandboxes: Any, environment: Any) -> None:
     talkative = environment(server="print('good morning')\nfrom gymbox_sandbox import ResourcesServer\n" + MINIMAL)
     started = await sandboxes.start(talkative)

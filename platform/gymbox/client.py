@@ -431,10 +431,11 @@ class ControllerClient:
             Problem: NotFound, Conflict, Gone, AtCapacity; see `Sandboxes.create`.
             StartFailed: it did not become ready.
         """
+        headers = {ROLLOUT_HEADER: request.id} if request.id else {}
+        body = request.model_dump()
         try:
-            return SandboxView.model_validate(
-                await self._json("POST", "/sandboxes", json=request.model_dump(), timeout=timeout, retry=False)
-            )
+            found = await self._json("POST", "/sandboxes", json=body, headers=headers, timeout=timeout, retry=False)
+            return SandboxView.model_validate(found)
         except Unavailable as error:
             if isinstance(error.extra.get("ended"), dict):
                 raise StartFailed(Ended.model_validate(error.extra["ended"])) from error
@@ -608,7 +609,8 @@ class ControllerClient:
             return None
 
     async def _request(self, method: str, path: str, **options: Any) -> Answer:
-        answer = await self._http.request(method, self.url + path, headers=self._headers, **options)
+        headers = {**self._headers, **options.pop("headers", {})}
+        answer = await self._http.request(method, self.url + path, headers=headers, **options)
         return answer.raise_for_status()
 
     async def _json(self, method: str, path: str, **options: Any) -> Any:

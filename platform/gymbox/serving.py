@@ -25,6 +25,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from gymbox_sandbox.problems import BY_STATUS, MEDIA_TYPE
+from gymbox_sandbox.wire import ROLLOUT_HEADER
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,7 +39,8 @@ LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
 """Answered without a token: they tell nothing about what a server holds."""
 REQUEST_ID_HEADER = "X-Request-ID"
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+_ID_HEADERS = {REQUEST_ID_HEADER.lower().encode(): "request", ROLLOUT_HEADER.lower().encode(): "rollout"}
 
 
 # --- apps: problems are answered in one place
@@ -187,14 +189,14 @@ class Guarded:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        request = _request_id(scope)
+        ids = _ids(scope)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] in _OPENING:
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request.encode())]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", ids["request"].encode())]
             await send(message)
 
-        with logs.about(request=request):
+        with logs.about(**ids):
             try:
                 self.guard.check(scope)
                 if scope["type"] == "http" and self.guard.body_limit:
@@ -222,13 +224,14 @@ async def refuse(problem: Problem, scope: Scope, receive: Receive, send: Send, *
         await send({"type": "websocket.close", "code": 1008, "reason": problem.detail[:100]})
 
 
-def _request_id(scope: Scope) -> str:
+def _ids(scope: Scope) -> dict[str, str]:
+    """What log lines about a request carry: its id, the caller's or a new one, and the rollout that it is for."""
+    found = {"request": ""}
     for name, value in scope["headers"]:
-        if name == b"x-request-id":
-            given = value.decode("latin-1")
-            if _REQUEST_ID.fullmatch(given):
-                return str(given)
-    return secrets.token_hex(8)
+        known = _ID_HEADERS.get(name)
+        if known is not None and _ID.fullmatch(value):
+            found[known] = value.decode()
+    return found if found["request"] else found | {"request": secrets.token_hex(8)}
 
 
 def _limited(scope: Scope, receive: Receive, limit: int) -> Receive:

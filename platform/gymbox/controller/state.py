@@ -122,8 +122,12 @@ def find_controller(parent: Path) -> Address | None:
 
 
 def _make(path: Path) -> None:
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        return  # its owner has decided who gets in
     # others may pass through to a socket's folder (the proxy has a user of its own) but not look around
-    path.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
+    path.chmod(0o711 if os.geteuid() == 0 else 0o700)
 
 
 def _locked(path: Path) -> int:

@@ -34,6 +34,20 @@ def test_only_one_controller_holds_it(folder):
     first.close()
 
 
+def test_others_can_pass_through_whatever_the_umask_is(folder):
+    before = os.umask(0o077)
+    try:
+        state = StateDirectory.main(folder / "gymbox")
+    finally:
+        os.umask(before)
+    wanted = 0o711 if os.geteuid() == 0 else 0o700
+
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (folder / "gymbox", state.path, state.path / "s")} == {
+        wanted
+    }
+    state.close()
+
+
 def test_a_folder_that_cannot_be_written_is_said_plainly(folder):
     (folder / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot keep"):

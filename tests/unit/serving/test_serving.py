@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 from fastapi import FastAPI, Request, WebSocket
+from gymbox import logs
 from gymbox.errors import AtCapacity, ConfigError, Forbidden, SandboxEnded, Unauthorized
 from gymbox.serving import Guard, Guarded, Listener, is_loopback, new_app, raise_file_limit, serve
 from gymbox_sandbox.wire import Ended
@@ -113,6 +114,23 @@ async def test_a_body_over_the_limit_is_refused_with_and_without_its_length(list
     for data in (b"x" * 1001, chunks()):
         status, body, _ = await ask(listener, "POST", "/raw", data=data)
         assert (status, body["status"]) == (413, 413)
+
+
+async def test_log_lines_carry_the_rollout_that_a_request_is_for(listener):
+    seen: list[dict[str, str]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            seen.append(logs.ids())
+            await send({"type": "http.response.start", "status": 204, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+    async with Listener(app, Guard()) as plain:
+        headers = {"X-Gymbox-Rollout": "r1", "X-Request-ID": "q1"}
+        async with aiohttp.request("GET", plain.url, headers=headers):
+            pass
+
+    assert seen == [{"request": "q1", "rollout": "r1"}]
 
 
 async def test_a_strange_request_id_is_replaced(listener):

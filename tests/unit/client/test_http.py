@@ -1,0 +1,140 @@
+"""Http: the shared client's retries and deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from gymbox.errors import AtCapacity, Conflict, Internal, TimedOut, Unavailable
+from gymbox.http import HttpClient, retry_after
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def serving(handler: Handler) -> AsyncIterator[str]:
+    runner = web.ServerRunner(web.Server(handler), shutdown_timeout=0.1)  # type: ignore[arg-type]
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[HttpClient]:
+    async with HttpClient() as client:
+        yield client
+
+
+def counting(*statuses: int, headers: dict[str, str] | None = None) -> tuple[Handler, list[float]]:
+    asked: list[float] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        status = statuses[min(len(asked), len(statuses) - 1)]
+        asked.append(time.monotonic())
+        return web.json_response({"detail": "d"}, status=status, headers=headers if status >= 400 else None)
+
+    return answer, asked
+
+
+async def test_a_passing_503_is_tried_again(http):
+    answer, asked = counting(503, 200)
+    async with serving(answer) as url:
+        assert await http.json("GET", url) == {"detail": "d"}
+    assert len(asked) == 2
+
+
+async def test_what_must_not_run_twice_is_sent_once(http):
+    answer, asked = counting(503)
+    async with serving(answer) as url:
+        with pytest.raises(Unavailable):
+            await http.json("POST", url, retry=False)
+    assert len(asked) == 1
+
+
+async def test_after_some_tries_the_answer_is_what_it_is(http):
+    answer, asked = counting(503)
+    async with serving(answer) as url:
+        assert (await http.request("GET", url)).status == 503
+    assert len(asked) == 3
+
+
+async def test_a_server_says_when_to_come_back(http):
+    answer, asked = counting(429, 200, headers={"Retry-After": "0"})
+    async with serving(answer) as url:
+        await http.json("GET", url)
+    assert asked[1] - asked[0] < 0.2
+
+
+async def test_a_pause_beyond_the_deadline_is_not_waited_for(http):
+    answer, asked = counting(429, headers={"Retry-After": "100"})
+    async with serving(answer) as url:
+        with pytest.raises(AtCapacity) as full:
+            await http.json("GET", url, timeout=5)
+    assert (len(asked), full.value.retry_after) == (1, 100)
+
+
+async def test_an_answer_that_does_not_come_is_timed_out(http):
+    async def never(request: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with serving(never) as url:
+        with pytest.raises(TimedOut, match=r"0\.05 s"):
+            await http.request("GET", url, timeout=0.05)
+
+
+async def test_nobody_there_is_unavailable(http):
+    with pytest.raises(Unavailable, match="127.0.0.1:9"):
+        await http.request("GET", "http://127.0.0.1:9/", retry=False)
+    with pytest.raises(Unavailable):
+        async with http.stream("GET", "http://127.0.0.1:9/"):
+            pass
+
+
+@pytest.mark.parametrize(("status", "kind"), [(200, Unavailable), (409, Conflict), (500, Internal)])
+async def test_html_is_no_json_whatever_its_status(http, status, kind):
+    async def html(request: web.Request) -> web.Response:
+        return web.Response(text="<html>", content_type="text/html", status=status)
+
+    async with serving(html) as url:
+        with pytest.raises(kind):
+            await http.json("GET", url)
+
+
+async def test_a_stream_is_read_as_it_comes_and_its_refusal_is_a_problem(http):
+    async def stream(request: web.Request) -> web.StreamResponse:
+        if request.path == "/no":
+            return web.json_response({"kind": "conflict", "detail": "no"}, status=409)
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"first")
+        await asyncio.Event().wait()
+        return response
+
+    async with serving(stream) as url:
+        async with http.stream("GET", url) as answer:
+            assert await answer.content.readany() == b"first"
+        with pytest.raises(Conflict):
+            async with http.stream("GET", f"{url}/no"):
+                pass
+
+
+async def test_no_body_is_none(http):
+    async def nothing(request: web.Request) -> web.Response:
+        return web.Response(status=204)
+
+    async with serving(nothing) as url:
+        assert await http.json("GET", url) is None
+
+
+@pytest.mark.parametrize(("value", "seconds"), [("3", 3.0), ("-1", 0.0), ("Mon, 30 Nov 2026 01:00:00 GMT", None)])
+def test_retry_after_in_seconds_is_understood(value: Any, seconds: Any):
+    assert retry_after({"Retry-After": value}) == seconds

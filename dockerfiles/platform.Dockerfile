@@ -4,7 +4,7 @@ ARG BASE_IMAGE=debian:trixie-slim
 FROM ${BASE_IMAGE}
 
 RUN apt-get update -qq \
- && apt-get install -y -qq --no-install-recommends python3 python3-venv ca-certificates >/dev/null \
+ && apt-get install -y -qq --no-install-recommends python3 python3-venv ca-certificates libgomp1 >/dev/null \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/*
 
 # gid 10003 may connect to sandboxes, 10004 may read the admin token, 10006 the token of models and agents
@@ -18,7 +18,7 @@ RUN for id in proxy:10003 agent:10004 model:10005; do \
  && install -d -g gymbox-agent -m 2750 /run/gymbox-tokens/agent \
  && install -d -g gymbox-upstream -m 2750 /run/gymbox-tokens/upstream
 
-# local: the small model too (requirements-dev.lock has its hashes)
+# local: the small model too, which needs libgomp1 (requirements-dev.lock has its hashes)
 ARG EXTRA=""
 COPY requirements.lock requirements-dev.lock /opt/gymbox/
 RUN python3 -m venv /opt/gymbox/.venv \

@@ -1,4 +1,4 @@
-"""A real HTTP server that answers as a test wants, and the shared client."""
+"""A real HTTP server that answers as a test wants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from gymbox.http import HttpClient
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -64,9 +63,3 @@ async def stub() -> AsyncIterator[Stub]:
     stub.url = f"http://{host}:{port}/v1"
     yield stub
     await runner.cleanup()
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[HttpClient]:
-    async with HttpClient() as client:
-        yield client

@@ -1,0 +1,90 @@
+"""A served agent, with a real controller, proxy and sandboxes behind it."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import openai
+import pytest
+from gymbox.agents.server import AgentServer
+from gymbox.agents.tool_loop import ToolLoop
+from gymbox.embedded import EmbeddedController
+from gymbox.environment import Catalog, Environment
+from gymbox.http import HttpClient
+from gymbox.models.scripted import ScriptedModel
+from gymbox.serving import Guard, Listener
+from gymbox_sandbox.wire import ROLLOUT_HEADER
+
+TOKEN = "gbx_agent_tests_only"
+HEADERS = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture
+async def url(
+    controller: EmbeddedController, catalog: Catalog, counter: Environment, http: HttpClient
+) -> AsyncIterator[str]:
+    model = ScriptedModel(datasets=[counter.dataset])
+    server = AgentServer(ToolLoop(), model, controller, catalog, http, environment="counter")
+    async with Listener(server.setup_webserver(), Guard(token=TOKEN), drain=1) as listener:
+        yield listener.url
+
+
+async def post(http: HttpClient, url: str, body: Any, **options: Any) -> tuple[int, Any]:
+    headers = HEADERS | options.pop("headers", {})
+    answer = await http.request("POST", url, json=body, headers=headers, retry=False, **options)
+    return answer.status, json.loads(answer.body)
+
+
+async def test_a_row_goes_all_the_way_to_its_reward(url: str, row: dict[str, Any], http: HttpClient) -> None:
+    status, result = await post(http, f"{url}/run", row, headers={ROLLOUT_HEADER: "mine-1"})
+    assert status == 200
+    assert result["reward"] == 1.0 and result["error"] is None and result["rollout_id"] == "mine-1"
+    assert result["responses_create_params"] == row["responses_create_params"]
+    assert result["response"]["metadata"]["stop_reason"] == "completed"
+
+
+async def test_a_rollout_that_fails_has_no_reward_and_a_typed_error(
+    url: str, row: dict[str, Any], http: HttpClient
+) -> None:
+    unknown = {**row, "gold_replies": None, "responses_create_params": {"input": "nobody knows"}}
+    status, result = await post(http, f"{url}/run", unknown)
+    assert status == 200 and result["reward"] is None and result["response"] is None
+    assert result["error"]["kind"] == "model_refused_request"
+
+
+async def test_the_official_client_asks_the_agent_as_if_it_were_a_model(url: str, row: dict[str, Any]) -> None:
+    params = row["responses_create_params"]
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=TOKEN, max_retries=0) as api:
+        response = await api.responses.create(model="scripted", **params)
+        stream = await api.responses.create(model="scripted", stream=True, **params)
+        kinds = [event.type async for event in stream]
+    kinds_of_items = [item.type for item in response.output]
+    assert "function_call_output" in kinds_of_items and kinds_of_items[-1] == "message"
+    assert kinds[-1] == "response.completed"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/run?environment=conter", {}, 404),
+        ("/run", [], 422),
+        ("/run", {"responses_create_params": 3}, 422),
+        ("/v1/responses", {"input": 3}, 422),
+    ],
+)
+async def test_a_wrong_request_is_told_what_is_wrong_with_it(
+    path: str, body: Any, status: int, url: str, http: HttpClient
+) -> None:
+    found, problem = await post(http, f"{url}{path}", body)
+    assert found == status and problem["detail"]
+    health = await http.json("GET", f"{url}/healthz")
+    assert health == {"status": "ok", "agent": "ToolLoop", "model": "scripted"}
+
+
+async def test_without_a_default_the_environment_must_be_named(
+    controller: EmbeddedController, catalog: Catalog, http: HttpClient
+) -> None:
+    server = AgentServer(ToolLoop(), ScriptedModel(), controller, catalog, http)
+    async with Listener(server.setup_webserver(), Guard(token=TOKEN), drain=1) as listener:
+        status, problem = await post(http, f"{listener.url}/run", {})
+    assert status == 422 and "environment" in problem["detail"]

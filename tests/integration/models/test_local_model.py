@@ -1,0 +1,184 @@
+"""The local model: a real one, on this CPU."""
+
+import asyncio
+import importlib.metadata
+import json
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gymbox.agents.tool_loop import ToolLoop
+from gymbox.errors import ConfigError, ErrorKind, Invalid, ModelFailure
+from gymbox.http import HttpClient
+from gymbox.models import BoundModel, Call
+from gymbox.models.local import LocalModel, bundled_model
+from gymbox.models.structured import fault_in
+from gymbox_sandbox.responses import Response, ResponsesParams
+from gymbox_sandbox.tasks import Task
+from gymbox_sandbox.wire import ToolResult
+
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Tell the weather in a city now.",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}, "unit": {"$ref": "#/$defs/Unit"}},
+        "required": ["city", "unit"],
+        "additionalProperties": False,
+        "$defs": {"Unit": {"enum": ["celsius", "kelvin"]}},
+    },
+}
+QUESTION = [{"role": "user", "content": "What is the temperature in Cairo right now, in celsius?"}]
+
+
+@pytest.fixture(scope="module")
+def available() -> None:
+    pytest.importorskip("xllamacpp")
+    try:
+        bundled_model()
+    except ConfigError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+async def model(available: None) -> AsyncIterator[LocalModel]:
+    model = LocalModel(temperature=0, max_output_tokens=48, context=1024)
+    await model.open()
+    yield model
+    await model.close()
+
+
+def params(**more: Any) -> ResponsesParams:
+    return ResponsesParams.model_validate({"input": QUESTION, **more})
+
+
+@pytest.mark.local_model
+async def test_a_tool_call_fits_its_schema_and_its_tokens_are_counted(model: LocalModel, http: HttpClient) -> None:
+    response = await model.responses(params(tools=[WEATHER]), Call(http))
+    [call] = response.function_calls
+    schema = WEATHER["parameters"]
+    assert call.name == "get_weather"
+    assert fault_in(json.loads(call.arguments), schema, schema) is None
+    usage = response.usage
+    assert usage is not None and usage.input_tokens > 20 and 5 < usage.output_tokens <= 48
+    assert usage.total_tokens == usage.input_tokens + usage.output_tokens
+
+
+@pytest.mark.local_model
+async def test_temperature_0_gives_the_same_answer_twice(model: LocalModel, http: HttpClient) -> None:
+    first, second = [await model.responses(params(max_output_tokens=16), Call(http)) for _ in range(2)]
+    assert first.output_text == second.output_text != ""
+    assert first.usage is not None and first.usage.output_tokens <= 16
+
+
+@pytest.mark.local_model
+async def test_after_results_it_ends_with_an_answer(model: LocalModel, http: HttpClient) -> None:
+    class Weather:
+        definitions = [WEATHER]
+
+        async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+            return ToolResult(output='{"temperature_c": 19}')
+
+    task = Task.model_validate({"responses_create_params": {"input": QUESTION}})
+    response = await ToolLoop(max_steps=8).run(task, BoundModel(model, http), Weather())
+    metadata = (response.model_extra or {})["metadata"]
+    assert metadata["stop_reason"] in ("completed", "max_output_tokens")
+    assert int(metadata["tool_calls"]) >= 1
+
+
+@pytest.mark.local_model
+async def test_the_choice_of_tools_is_kept(model: LocalModel, http: HttpClient) -> None:
+    other = {"type": "function", "name": "get_time"}
+    chosen = await model.responses(
+        params(tools=[WEATHER, other], tool_choice={"type": "function", "name": "get_time"}), Call(http)
+    )
+    assert [call.name for call in chosen.function_calls] == ["get_time"]
+    none = await model.responses(params(tools=[WEATHER], tool_choice="none", max_output_tokens=4), Call(http))
+    assert none.function_calls == []
+    with pytest.raises(Invalid, match="web_search"):
+        await model.responses(params(tools=[{"type": "web_search"}]), Call(http))
+
+
+@pytest.mark.local_model
+async def test_a_call_cut_by_the_limit_is_incomplete(model: LocalModel, http: HttpClient) -> None:
+    response = await model.responses(params(tools=[WEATHER], max_output_tokens=3), Call(http))
+    assert response.status == "incomplete" and response.function_calls == []
+
+
+@pytest.mark.local_model
+async def test_structured_output_is_held_to_its_schema(model: LocalModel, http: HttpClient) -> None:
+    schema = {"type": "object", "properties": {"degrees": {"type": "integer", "maximum": 99}}, "required": ["degrees"]}
+    wanted = {"format": {"type": "json_schema", "name": "answer", "schema": schema}}
+    response = await model.responses(params(text=wanted), Call(http))
+    if response.status == "completed":
+        assert fault_in(json.loads(response.output_text), schema, schema) is None
+
+
+@pytest.mark.local_model
+async def test_a_request_that_is_too_long_is_refused_by_kind(model: LocalModel, http: HttpClient) -> None:
+    with pytest.raises(ModelFailure) as raised:
+        await model.responses(ResponsesParams(input="word " * 5000), Call(http))
+    assert raised.value.rollout_kind is ErrorKind.MODEL_REFUSED_REQUEST
+
+
+@pytest.mark.local_model
+async def test_its_server_is_for_this_process_only_and_goes_when_it_closes(available: None, http: HttpClient) -> None:
+    model = LocalModel(context=512)
+    await model.responses(params(max_output_tokens=1), Call(http))
+    assert model._endpoint is not None
+    url = model._endpoint.base_url
+    answer = await http.request("POST", f"{url}/chat/completions", json={"messages": QUESTION}, retry=False)
+    assert answer.status == 401
+    await model.open()
+    await model.close()
+    await model.close()
+    host, port = url.removeprefix("http://").removesuffix("/v1").split(":")
+    with pytest.raises(OSError):
+        await asyncio.to_thread(socket.create_connection, (host, int(port)), 1)
+
+
+@pytest.mark.local_model
+async def test_a_file_that_is_no_model_is_told_at_start(available: None, tmp_path: Path) -> None:
+    path = tmp_path / "no.gguf"
+    with pytest.raises(ConfigError, match="no file"):
+        await LocalModel(path=path).open()
+    path.write_bytes(b"nonsense")
+    with pytest.raises(ConfigError, match="cannot load"):
+        await LocalModel(path=path).open()
+
+
+async def test_a_missing_extra_names_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def missing(name: str) -> Any:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "files", missing)
+    with pytest.raises(ConfigError, match=r"pip install 'gymbox\[local\]'"):
+        await LocalModel().open()
+    monkeypatch.setattr(importlib.metadata, "files", lambda _: [])
+    with pytest.raises(ConfigError, match=r"pip install 'gymbox\[local\]'"):
+        await LocalModel().open()
+    monkeypatch.setitem(__import__("sys").modules, "xllamacpp", None)
+    path = tmp_path / "some.gguf"
+    path.touch()
+    with pytest.raises(ConfigError, match=r"pip install 'gymbox\[local\]'"):
+        await LocalModel(path=path).open()
+
+
+@pytest.mark.local_model
+async def test_another_party_speaking_starts_the_results_anew(model: LocalModel, http: HttpClient) -> None:
+    history = [
+        *QUESTION,
+        {"type": "function_call", "call_id": "a", "name": "get_weather", "arguments": '{"city": "Cairo"}'},
+        {"type": "function_call_output", "call_id": "a", "output": "19"},
+        {"role": "assistant", "content": "It is 19."},
+        {"role": "user", "content": "And in Oslo?"},
+    ]
+    response: Response = await model.responses(
+        ResponsesParams.model_validate({"input": history, "tools": [WEATHER]}), Call(http)
+    )
+    assert [call.name for call in response.function_calls] == ["get_weather"]

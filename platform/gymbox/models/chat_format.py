@@ -151,7 +151,7 @@ def chat_from_response(response: Response) -> dict[str, Any]:
     logprobs: list[Any] = []
     for index, item in enumerate(response.output):
         if isinstance(item, Reasoning):
-            reasoning.append(reasoning_text(item))
+            reasoning += [text] if (text := reasoning_text(item)) else []
         elif isinstance(item, FunctionCall):
             calls.append(_chat_call(item.call_id, item.name, item.arguments))
         elif isinstance(item, Message) and item.role == "assistant":
@@ -354,7 +354,7 @@ class _Turn:
 
     def add(self, index: int, item: Item) -> None:
         if isinstance(item, Reasoning):
-            self.reasoning.append(reasoning_text(item))
+            self.reasoning += [text] if (text := reasoning_text(item)) else []
         elif isinstance(item, Message):
             self.said.append((index, item))
         elif isinstance(item, FunctionCall):
@@ -462,7 +462,8 @@ def object_arguments(arguments: str) -> str:
 
 
 def reasoning_text(item: Reasoning) -> str:
-    """The text of a reasoning item: its content where given, else its summary."""
+    """The text of a reasoning item: its content where given, else its summary; `""` where a provider keeps it secret
+    (`encrypted_content`, which nobody else can read)."""
     content = (item.model_extra or {}).get("content")
     parts = content if isinstance(content, list) and content else item.summary
     return "\n".join(str(part.get("text") or "") for part in parts)

@@ -214,20 +214,28 @@ def _told(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     told: list[dict[str, Any]] = []
     calls: dict[str, str] = {}
+    noting = False
     for message in messages:
         if message["role"] == "tool":
-            note = f"{calls[message['tool_call_id']]} -> {message['content']}"
-            told[-1] = {**told[-1], "content": f"{told[-1]['content']}\n{note}"}
+            _note(told, f"{calls[message['tool_call_id']]} -> {message['content']}")
         elif message.get("tool_calls"):
             functions = {call["id"]: call["function"] for call in message["tool_calls"]}
             calls |= {id: f"{function['name']} {function['arguments']}" for id, function in functions.items()}
-            if not told or told[-1]["role"] != "user":
-                told.append({"role": "user", "content": ""})
-            if not told[-1].get("notes"):
-                told[-1] = {**told[-1], "content": f"{told[-1]['content']}\n\nResults:", "notes": True}
+            for line in ([] if noting else ["\nResults:"]) + [message["content"]]:
+                if line:
+                    _note(told, line)
         else:
             told.append(message)
-    return [{name: value for name, value in message.items() if name != "notes"} for message in told]
+        noting = message["role"] == "tool" or "tool_calls" in message
+    return told
+
+
+def _note(told: list[dict[str, Any]], line: str) -> None:
+    if not told or told[-1]["role"] != "user":
+        told.append({"role": "user", "content": ""})
+    content = told[-1]["content"]
+    noted = f"{content}\n{line}" if isinstance(content, str) else [*content, {"type": "text", "text": line}]
+    told[-1] = {**told[-1], "content": noted}
 
 
 def _written(name: str, arguments: Any) -> str:

@@ -99,6 +99,14 @@ def test_reasoning_goes_back_with_the_item_that_follows_it_14() -> None:
     assert not any("hm" in json.dumps(each) for each in messages(*items, reasoning_field=None))
 
 
+def test_reasoning_that_a_provider_keeps_secret_leaves_no_empty_field_18() -> None:
+    secret = {"type": "reasoning", "summary": [], "encrypted_content": "x"}
+    assert "reasoning_content" not in messages(user(), secret, said("x"))[1]
+    assert messages(user(), secret, said("x"), reasoning_field="think")[1]["content"] == "x"
+    response = Response.model_validate({"status": "completed", "output": [secret, said("x")]})
+    assert "reasoning_content" not in chat_from_response(response)["choices"][0]["message"]
+
+
 def test_reasoning_with_content_is_told_by_its_content() -> None:
     item = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "raw"}]}
     assert messages(user(), item, said("x"))[1]["reasoning_content"] == "raw"

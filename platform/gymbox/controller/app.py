@@ -53,7 +53,8 @@ def controller_app(sandboxes: Sandboxes, catalog: Catalog) -> FastAPI:
 def _add_sandboxes(app: FastAPI, sandboxes: Sandboxes) -> None:
     @app.post("/sandboxes", status_code=201, tags=["sandboxes"], responses={202: {"model": SandboxView}})
     async def create(request: CreateSandbox, response: Response) -> SandboxView:
-        """Create a sandbox. The same id and body is the same request: it gives the same sandbox."""
+        """Create a sandbox. The same id and body is the same request and gives the same sandbox; another body is a
+        conflict (409); the id of a sandbox that has ended is gone (410), unless its start had failed."""
         view = sandboxes.view(await sandboxes.create(request))
         response.status_code = 201 if view.status == "ready" else 202
         return view

@@ -37,6 +37,8 @@ _TERMINAL_GRACE = 0.25
 """Seconds that a terminal has to hand over its last output after the command has ended."""
 _KILL_TIMEOUT = 30
 """Seconds; only a process stuck in the kernel takes longer to die."""
+_MOST_ARGUMENT = 128_000
+"""Bytes of a shell command; the kernel takes no longer argument, so the shell reads it from a file instead."""
 _END_OF_INPUT = b"\x04"
 """What ends input on a terminal."""
 
@@ -213,7 +215,13 @@ class Commands:
         return self._running[exec_id]
 
     def _spawn(self, request: ExecRequest) -> Spawn:
-        argv = [_shell(), "-c", request.command] if isinstance(request.command, str) else request.command
+        script = ""
+        if isinstance(request.command, list):
+            argv = request.command
+        elif len(request.command) * 4 < _MOST_ARGUMENT or len(request.command.encode()) < _MOST_ARGUMENT:
+            argv = [_shell(), "-c", request.command]
+        else:
+            argv, script = [_shell(), "/proc/self/fd/3"], request.command
         if not argv or not argv[0]:
             raise Invalid("the command is empty")
         return Spawn(
@@ -221,6 +229,7 @@ class Commands:
             env={**self._environment, **({"TERM": "xterm-256color"} if request.pty else {}), **request.env},
             cwd=os.path.join(self.workspace, request.cwd or ""),
             timeout=request.timeout,
+            script=script,
             terminal=(request.pty.rows, request.pty.columns) if request.pty else None,
         )
 
@@ -383,6 +392,8 @@ class Command:
                     self._outputs[read] = name
                     theirs.append(write)
                     os.set_blocking(read, False)
+            if self._spawn.script:
+                theirs.append(_file(self._spawn.script))
             await self._send(theirs)
         except OSError as error:
             raise AtCapacity(f"no command can be started now: {error.strerror}", retry_after=1) from error
@@ -564,6 +575,15 @@ def _decoded(text: str | None) -> bytes:
         return base64.b64decode(text or "", validate=True)
     except (binascii.Error, ValueError) as error:
         raise Invalid(f"stdin is not base64: {error}") from error
+
+
+def _file(text: str) -> int:
+    """A descriptor of a file in memory."""
+    fd = os.memfd_create("command")
+    left = memoryview(os.fsencode(text))
+    while left:
+        left = left[os.write(fd, left) :]
+    return fd
 
 
 def _shell() -> str:

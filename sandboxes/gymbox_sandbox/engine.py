@@ -2,7 +2,8 @@
 
 A server holds a *link*, one end of a SEQPACKET socket pair. It sends, each with descriptors:
 
-    `s`        [control, stdin, stdout, stderr]   start a command (see spawn); on a terminal: [control]
+    `s`        [control, stdin, stdout, stderr]   start a command (see spawn); on a terminal: [control]. One more is
+                                                  the command's descriptor 3
     `a`        [socket]                           another link, for another server
     `k<token>`                                    kill all commands of this link; answered with the same bytes when
                                                   none of their processes is left
@@ -25,7 +26,7 @@ from gymbox_sandbox.options import User
 from gymbox_sandbox.process_tree import Descendants, kill_descendants, reap_children
 from gymbox_sandbox.reaper import most_descriptors, reap, wake_on_children
 
-_MOST_FDS = 4
+_MOST_FDS = 5
 
 
 def new_link() -> tuple[socket.socket, socket.socket]:
@@ -90,6 +91,7 @@ class Engine:
         self._child: int | None = None
         self._child_status: int | None = None
         self._stopping = False
+        self._gone: list[int] = []
         self._strangers = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
@@ -131,7 +133,7 @@ class Engine:
         except ConnectionError:
             message, fds = b"", []
         match message[:1], fds:
-            case b"s", [_] | [_, _, _, _]:
+            case b"s", [_, *_]:
                 self._start(link, fds)
                 return
             case b"a", [fd]:
@@ -185,12 +187,16 @@ class Engine:
             # the processes of a reaper that was killed have become our children; each one's end brings us here again
             known = {*self._reapers, *([self._child] if self._child else [])}
             self._strangers = Descendants(spare=known).kill() > 0
+        if not self._strangers:  # else what a reaper left behind is still there
+            for pid in self._gone:
+                self._reapers.pop(pid).forget(pid)
+            self._gone.clear()
 
     def _ended(self, pid: int, status: int) -> None:
         if pid == self._child:
             self._child_status = status
         elif pid in self._reapers:
-            self._reapers.pop(pid).forget(pid)
+            self._gone.append(pid)
             self._strangers = self._strangers or status != 0
 
 

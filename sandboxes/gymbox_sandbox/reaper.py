@@ -43,7 +43,7 @@ def reap(control: socket.socket, leash: int, stdio: Sequence[int], agent: User |
 
     Args:
         leash: A descriptor; when its other end closes, everything is killed.
-        stdio: The command's input, output and errors; on a terminal of its own: nothing.
+        stdio: The command's input, output and errors, and what else it gets; on a terminal of its own, only that.
         agent: Who runs the command; None for the user that this process has.
     """
     prctl.adopt_orphans()
@@ -148,9 +148,10 @@ def _become(spawn: Spawn, stdio: Sequence[int], agent: User | None, control: soc
         else:
             master, slave = _terminal(spawn.terminal)
             socket.send_fds(control, [started], [master])
-            stdio = [slave] * 3
+            stdio = [slave, slave, slave, *stdio]
         for target, fd in enumerate(stdio):
             os.dup2(fd, target)
+            os.set_inheritable(target, True)  # where it was there already, dup2 changes nothing
         signal.set_wakeup_fd(-1)
         for number in _DEFAULT_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
@@ -158,7 +159,7 @@ def _become(spawn: Spawn, stdio: Sequence[int], agent: User | None, control: soc
         kind = "invalid" if error.filename == spawn.cwd else "unavailable"
         _tell(control, f"refused {kind} {error.filename or 'the command'}: {error.strerror}")
         os._exit(126)
-    os.closerange(3, most_descriptors())
+    os.closerange(len(stdio), most_descriptors())
     if spawn.transfer:
         os._exit(transfer.main(spawn.argv))
     try:

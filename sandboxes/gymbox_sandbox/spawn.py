@@ -28,6 +28,8 @@ class Spawn(NamedTuple):
     """Seconds; then the whole tree is killed."""
     terminal: tuple[int, int] | None = None
     """Rows and columns, if it is to run on a terminal of its own."""
+    script: str = ""
+    """If not empty, what can be read from descriptor 3; it travels as a file."""
     transfer: bool = False
     """`argv` are arguments of `transfer.main`, and no program."""
 
@@ -42,7 +44,7 @@ class Spawn(NamedTuple):
         rows, columns = self.terminal or (0, 0)
         head = [self.cwd, str(self.timeout), str(rows), str(columns), str(int(self.transfer)), str(len(self.argv))]
         fields = [*head, *self.argv, *(f"{name}={value}" for name, value in self.env.items())]
-        if any("\0" in field for field in fields):
+        if any("\0" in field for field in [*fields, self.script]):
             raise ValueError("a nul byte cannot be part of a command, its environment or its directory")
         body = b"\0".join(map(os.fsencode, fields))
         return len(body).to_bytes(_LENGTH_BYTES) + body

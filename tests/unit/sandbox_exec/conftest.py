@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -130,6 +131,11 @@ def descendants(root: int) -> set[int]:
     return found - {root}
 
 
+def _left(before: set[int]) -> dict[int, str]:
+    reap_children()
+    return {pid: _command_line(pid) for pid in descendants(os.getpid()) - before}
+
+
 def _command_line(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -152,8 +158,9 @@ def _started(two_users: bool) -> Iterator[Host]:
         if host.process.poll() is None:
             host.stop()
         shutil.rmtree(host.folder)
-        reap_children()
-        left = {pid: _command_line(pid) for pid in descendants(os.getpid()) - before}
+        deadline = time.monotonic() + 5  # after a SIGKILL, what is left may be on its way
+        while (left := _left(before)) and time.monotonic() < deadline:
+            time.sleep(0.02)
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         assert not left

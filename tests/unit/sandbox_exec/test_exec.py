@@ -106,6 +106,14 @@ async def test_a_program_that_is_missing_or_not_executable_is_told_as_a_shell_te
     assert (await host.exec("no-such-program"))["exit_code"] == 127
 
 
+async def test_a_command_may_be_longer_than_the_kernel_takes_an_argument(host):
+    text = "é" * 500_000
+    result = await host.exec(f"cat > file <<'END'\n{text}\nEND\nwc -c < file; cat", stdin=b"input")
+    assert result["stdout"] == f"{2 * 500_000 + 1}\ninput"
+    too_long = await host.exec(["/bin/echo", text])
+    assert (too_long["exit_code"], too_long["stderr"]) == (126, "/bin/echo: Argument list too long\n")
+
+
 async def test_a_shell_speaks_for_itself(host):
     result = await host.exec("if true; then")
     assert result["exit_code"] != 0 and "syntax error" in result["stderr"].lower()

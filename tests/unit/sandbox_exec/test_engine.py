@@ -1,0 +1,180 @@
+"""Engine: one for several servers, and what it does with what no honest server sends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from gymbox_sandbox import commands as commands_module
+from gymbox_sandbox.commands import Commands
+from gymbox_sandbox.engine import new_link
+from gymbox_sandbox.problems import AtCapacity, TimedOut, Unavailable
+from gymbox_sandbox.spawn import Spawn
+from gymbox_sandbox.supervisor import attach, start_engine
+from gymbox_sandbox.wire import ExecRequest
+
+PIDS_CGROUP = Path("/sys/fs/cgroup/pids")
+SPAWN = Spawn(argv=["/bin/sleep", "99"], env={}, cwd="/", timeout=60).to_bytes()
+
+
+@pytest.fixture
+def engine() -> Iterator[socket.socket]:
+    """An engine's first link; when it closes, the engine ends."""
+    engine = start_engine()
+    yield engine
+    engine.close()
+    os.wait()
+
+
+def commands_over(engine: socket.socket, workspace: Path) -> Commands:
+    return Commands(attach(engine), str(workspace), {"PATH": os.environ["PATH"]})
+
+
+async def test_each_server_has_commands_of_its_own(engine, tmp_path):
+    one, other = commands_over(engine, tmp_path), commands_over(engine, tmp_path)
+    mine = asyncio.create_task(one.run(ExecRequest(command="sleep 99")))
+    theirs = asyncio.create_task(other.run(ExecRequest(command="echo > started; sleep 0.5; echo unharmed")))
+    while not (tmp_path / "started").exists():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await one.kill_all()
+    assert (await mine).signal == signal.SIGKILL
+    assert (await theirs).stdout == "unharmed\n"
+    one.close()
+    one.close()
+    assert (await other.run(ExecRequest(command="echo $0"))).exit_code == 0
+    other.close()
+
+
+async def test_giving_up_a_link_kills_what_was_started_over_it(engine, tmp_path):
+    commands = commands_over(engine, tmp_path)
+    await commands.run(ExecRequest(command="sleep 99 & echo $! > pid"))
+    pid = int((tmp_path / "pid").read_text())
+    commands.close()
+    async with asyncio.timeout(20):
+        while Path(f"/proc/{pid}").exists():  # noqa: ASYNC110, ASYNC240
+            await asyncio.sleep(0.01)
+
+
+async def test_an_engine_survives_what_is_no_request(engine, tmp_path, capfd):
+    link = attach(engine)
+    ours, theirs = socket.socketpair()
+    null = os.open(os.devnull, os.O_RDWR)
+    for message, fds in (
+        (b"s", []),
+        (b"k?", [null]),
+        (b"a", []),
+        (b"unknown", [null]),
+        (b"x" * 200, []),
+    ):
+        socket.send_fds(link, [message], fds)
+    for request in (b"", SPAWN[:-5], b"\0\0\0\5hello", b"\0\0\0\0"):
+        socket.send_fds(link, [b"s"], [theirs.fileno(), null, null, null])
+        ours.sendall(request)
+        ours.close()
+        theirs.close()
+        ours, theirs = socket.socketpair()
+    link.send(b"k1")
+    link.settimeout(20)
+    assert link.recv(64) == b"k1"
+    link.close()
+    os.close(null)
+    commands = commands_over(engine, tmp_path)
+    assert (await commands.run(ExecRequest(command="echo alive"))).stdout == "alive\n"
+    commands.close()
+
+
+async def test_sigterm_ends_an_engine_that_watches_over_nobody(engine):
+    pid = _only_child()
+    os.kill(pid, signal.SIGTERM)
+    assert engine.recv(1) == b""
+
+
+def _only_child() -> int:
+    from gymbox_sandbox.process_tree import parent_of
+
+    [child] = [int(name) for name in os.listdir("/proc") if name.isdecimal() and parent_of(int(name)) == os.getpid()]
+    return child
+
+
+async def test_kill_all_does_not_wait_for_ever(monkeypatch):
+    ours, theirs = new_link()
+    commands = Commands(ours, "/", {})
+    monkeypatch.setattr(commands_module, "_KILL_TIMEOUT", 0.05)
+    with pytest.raises(TimedOut):
+        await commands.kill_all()
+    theirs.recv(64)
+    theirs.close()
+    with pytest.raises((Unavailable, ConnectionError)):
+        await commands.kill_all()
+    commands.close()
+
+
+async def test_a_late_answer_to_an_earlier_kill_is_no_answer_to_this_one():
+    ours, theirs = new_link()
+    commands = Commands(ours, "/", {})
+    theirs.send(b"kearlier")
+    killing = asyncio.create_task(commands.kill_all())
+    await asyncio.sleep(0)
+    token = await asyncio.to_thread(theirs.recv, 64)
+    assert not killing.done()
+    theirs.send(token)
+    await killing
+    commands.close()
+    theirs.close()
+
+
+async def test_commands_wait_for_an_engine_that_is_busy(engine, tmp_path):
+    commands = commands_over(engine, tmp_path)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (10_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    pid = _only_child()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        running = [asyncio.create_task(commands.run(ExecRequest(command=["/bin/true"]))) for _ in range(400)]
+        await asyncio.sleep(0.5)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert {result.exit_code for result in await asyncio.gather(*running)} == {0}
+    commands.close()
+
+
+async def test_without_descriptors_the_caller_is_told_to_come_back(engine, tmp_path):
+    commands = commands_over(engine, tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))
+    try:
+        with pytest.raises(AtCapacity):
+            await commands.run(ExecRequest(command="true"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert (await commands.run(ExecRequest(command="true"))).exit_code == 0
+    commands.close()
+
+
+@pytest.mark.parametrize("room", [0, 1])
+async def test_without_processes_the_caller_hears_so(engine, tmp_path, room):
+    if not os.access(PIDS_CGROUP, os.W_OK):
+        pytest.skip("needs a cgroup of its own")
+    group = PIDS_CGROUP / f"gymbox-test-{os.getpid()}"
+    group.mkdir()
+    pid = _only_child()
+    commands = commands_over(engine, tmp_path)
+    try:
+        (group / "cgroup.procs").write_text(str(pid))
+        (group / "pids.max").write_text(str(1 + room))
+        with pytest.raises(Unavailable, match="no process could be started"):
+            await commands.run(ExecRequest(command="true"))
+        (group / "pids.max").write_text("max")
+        assert (await commands.run(ExecRequest(command="true"))).exit_code == 0
+    finally:
+        (PIDS_CGROUP / "cgroup.procs").write_text(str(pid))
+        await commands.kill_all()
+        commands.close()
+        group.rmdir()

@@ -281,3 +281,28 @@ async def test_a_running_controller_can_be_used(gymbox: Gymbox, controller_url: 
     gymbox.variables["GYMBOX_TOKEN"] = "gbx_admin_of_another"
     ended = await gymbox.run(*SCRIPTED[:2], controller)
     assert ended.code == 2 and "a bearer token is needed" in ended.err
+
+
+async def test_an_agent_of_ones_own_is_found_in_the_working_directory(gymbox: Gymbox) -> None:
+    (gymbox.folder / "my_agents.py").write_text(
+        "from gymbox.agents import Agent\n"
+        "from gymbox_sandbox import Response\n"
+        "class Lazy(Agent):\n"
+        "    async def run(self, task, model, tools):\n"
+        "        return Response()\n"
+    )
+
+    ended = await gymbox.run(*SCRIPTED, "agent._target_=my_agents.Lazy", "runner.limit=1", "runner.output=out")
+
+    assert ended.code == 0, ended.err
+    [line] = gymbox.lines("out")
+    assert line["reward"] == 0.0 and line["agent_ref"]["name"] == "Lazy"
+
+
+async def test_sessions_are_the_controllers_to_decide_where_one_is_used(gymbox: Gymbox, controller_url: str) -> None:
+    ended = await gymbox.run(*SCRIPTED[:2], "sessions=4", f"controller={controller_url}")
+    assert ended.code == 2 and "sessions cannot be set with controller=" in ended.err
+
+    ended = await gymbox.run(*SCRIPTED, "sessions=4", "runner.limit=4", "runner.output=out")
+    assert ended.code == 0, ended.err
+    assert [line["reward"] for line in gymbox.lines("out")] == [1.0] * 4

@@ -129,7 +129,9 @@ class Proxy:
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         began = time.perf_counter()
         request_id = _request_id(request)
-        kind, status = request.raw_path.split("/", 2)[1:2], "cancelled"
+        kind = request.raw_path.split("/", 2)[1:2]
+        # a WebSocket ends by its client leaving: that is no request given up
+        status = "101" if is_websocket(request) else "cancelled"
         label = kind[0] if kind and kind[0] in Kind else "other"
         in_flight = self._metrics.in_flight.labels(label)
         in_flight.inc()

@@ -34,6 +34,7 @@ async def test_text_and_bytes_pass_both_ways_with_the_protocol_that_was_agreed(w
             assert await socket.receive_str() == "/terminal?x=1 hello"
             await socket.send_bytes(b"\x00\xff" * 500_000)
             assert await socket.receive_bytes() == b"\x00\xff" * 500_000
+        await w.until_counted('gymbox_proxy_requests_total{kind="sandboxes",status="101"}')
 
 
 async def test_the_code_and_reason_of_a_close_reach_the_client(world: Any) -> None:

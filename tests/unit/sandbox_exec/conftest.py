@@ -37,14 +37,16 @@ class Host:
     def start(self) -> None:
         self.workspace.mkdir()
         self._socket.parent.mkdir(mode=0o700)
-        users = []
+        users, narrowed = [], []
         if self.two_users:
             self.folder.chmod(0o711)
             os.chown(self.workspace, AGENT, AGENT)
             os.chown(self._socket.parent, SERVER, SERVER)
             users = [str(SERVER), str(AGENT)]
+            if shutil.which("setpriv"):  # the rights that a container gives, and none more
+                narrowed = ["setpriv", "--no-new-privs", "--bounding-set=-all,+setuid,+setgid,+kill"]
         self.process = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("host.py"), self._socket, self.workspace, *users],
+            [*narrowed, sys.executable, Path(__file__).with_name("host.py"), self._socket, self.workspace, *users],
             stdout=subprocess.PIPE,
             start_new_session=True,
         )

@@ -177,6 +177,7 @@ async def test_the_two_users_are_kept_apart(two_users):
     assert fields["Groups"].strip() == ""
     assert fields["NoNewPrivs"] == "1"
     assert {fields[name] for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {"0" * 16}
+    assert fields["CapBnd"] == "00000000000000e0"  # setuid, setgid, kill: what the supervisor has of it
 
 
 async def test_the_agent_can_neither_read_nor_signal_the_server_or_supervisor(two_users):

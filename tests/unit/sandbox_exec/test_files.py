@@ -231,6 +231,13 @@ async def test_a_tree_comes_back_as_it_was(host):
     assert (await put(host, "copy/of it", data, "/archive"))[0] == 200  # again, over what is there
 
 
+async def test_a_tree_that_cannot_be_read_whole_is_never_taken_for_whole(two_users):
+    (two_users.workspace / "tree").mkdir()
+    (two_users.workspace / "tree/closed").mkdir(mode=0o700)
+    with pytest.raises(Exception):  # noqa: B017  the connection is cut
+        await get(two_users, "tree", "/archive")
+
+
 async def test_a_tree_that_is_none_is_told(host):
     await host.exec("touch file")
     assert (await get(host, "missing", "/archive"))[0] == 404

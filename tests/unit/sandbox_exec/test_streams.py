@@ -146,6 +146,12 @@ async def test_a_terminal_is_one(host):
         assert tty.seen.startswith("/dev/pts/")
 
 
+async def test_a_program_that_is_missing_is_told_on_the_terminal(host):
+    async with terminal(host, ["no-such-program"]) as tty:
+        assert (await tty.exit())["exit_code"] == 127
+        assert tty.seen == "no-such-program: command not found\r\n"
+
+
 async def test_a_terminal_belongs_to_the_agent(two_users):
     async with terminal(two_users, "stat -c %u $(tty)") as tty:
         await tty.exit()

@@ -93,12 +93,14 @@ class ExecRequest(Strict):
     timeout: float = Field(60, gt=0, le=86_400)
     """Seconds; then the whole process tree is killed."""
     output_limit: int = Field(1_000_000, ge=0, le=64_000_000)
-    """Bytes kept of each of stdout and stderr, from the start; what exceeds it is counted, not kept."""
+    """Bytes kept of each of stdout and stderr, from the start; what exceeds it is counted, not kept. A streamed exec
+    keeps nothing and sends all: the command waits for a slow reader."""
     encoding: Literal["text", "base64"] = "text"
     """`text` replaces what is not UTF-8; `base64` is byte-exact."""
     stream: bool = False
     """Answer as server-sent events: `started {exec_id, pid}`, `stdout`/`stderr {data}` (base64), and last
-    `exit` with the ExecResult (stdout and stderr left empty)."""
+    `exit` with the ExecResult (stdout and stderr left empty), or `error` with a problem. Hanging up, streamed or not,
+    kills the command's whole tree."""
     pty: Pty | None = None
     """Streamed exec only: run on a terminal; everything comes as `stdout`."""
 

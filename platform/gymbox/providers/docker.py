@@ -322,10 +322,13 @@ class _Engine:
         labels = found["Config"]["Labels"]
         if labels.get(CONTROLLER_LABEL) != self._controller_id or directory_of(labels) != spec.directory:
             del self._containers[spec.id]
-            _remove_directory(spec.directory)
+            if directory_of(labels) != spec.directory:
+                _remove_directory(spec.directory)
             raise Conflict(f"there is a container {spec.id} already, which is not of this controller")
+        if not found["State"]["Running"] or not await _answers(spec.directory / SERVER_SOCKET):
+            return False
         container.key = found["Id"]
-        return bool(found["State"]["Running"]) and await _answers(spec.directory / SERVER_SOCKET)
+        return True
 
     async def _give_up(self, id: str) -> None:
         """Remove what a failed start made; what cannot be removed now is left to a later `stop`."""
@@ -344,7 +347,7 @@ class _Engine:
         try:
             await self._remove(id)
             if container.network:
-                await self._remove_network(id)
+                await self._until_gone(id, partial(self._api.remove_network, network_of(id)))
         except BaseException:
             self._containers[id] = container  # whoever tries again finds all there is to remove
             raise
@@ -363,32 +366,18 @@ class _Engine:
         )
 
     async def _remove(self, id: str) -> None:
-        remove = partial(self._api.remove_container, id, v=True, force=True)
-        for pause in (*REMOVE_PAUSES, None):
-            try:
-                await self._call(f"remove {id}", remove)
-                return
-            except NoSuchContainer:
-                return
-            except APIError:  # 409: someone is removing it, and has done so once it is gone
-                with contextlib.suppress(NoSuchContainer):
-                    await self._call(f"remove {id}", partial(self._api.wait, id, condition="removed"))
-                return
-            except _Refused:
-                if pause is None:
-                    raise
-                await asyncio.sleep(pause)
+        await self._until_gone(id, partial(self._api.remove_container, id, v=True, force=True))
 
-    async def _remove_network(self, id: str) -> None:
+    async def _until_gone(self, id: str, remove: Callable[[], None]) -> None:
+        """Remove something, also where the engine holds on to it for a moment or someone else is at it."""
         for pause in (*REMOVE_PAUSES, None):
             try:
-                await self._call(f"remove the network of {id}", self._api.remove_network, network_of(id))
-                return
+                return await self._call(f"remove what belongs to {id}", remove)
             except NoSuchContainer:
                 return
-            except (APIError, _Refused):  # the container's end of it is still being taken down
+            except (APIError, _Refused) as error:
                 if pause is None:
-                    raise
+                    raise Unavailable(f"what belongs to {id} cannot be removed: {error}") from error
                 await asyncio.sleep(pause)
 
     async def list(self) -> Running:

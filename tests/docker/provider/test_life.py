@@ -49,15 +49,32 @@ async def test_starting_a_running_id_again_adopts_it(
         assert engine.containers.get(first.id).id == container
 
 
+@pytest.mark.parametrize("network", ["none", "internal"])
 async def test_a_container_that_a_crash_left_half_made_is_replaced(
-    sandboxes: Any, environment: Any, engine: Any
+    network: str, sandboxes: Any, environment: Any, engine: Any
 ) -> None:
-    plain = environment()
+    plain = environment(network=network)
     first = await sandboxes.start(plain)
     half_made = engine.containers.get(first.id)
     os.unlink(first.socket)  # as if its server had not come so far
     await sandboxes.start(plain, first.id)
     assert engine.containers.get(first.id).id != half_made.id
+    assert sandboxes.ends.empty()
+
+
+async def test_what_the_engine_holds_on_to_is_removed_once_it_lets_go(
+    sandboxes: Any, environment: Any, engine: Any, make_sandboxes: Any
+) -> None:
+    started = await sandboxes.start(environment(network="internal"))
+    guest = await sandboxes.start(environment())
+    network = engine.networks.get(f"gymbox-{started.id}")
+    engine.networks.get("none").disconnect(guest.id)
+    network.connect(guest.id)
+    stopping = asyncio.create_task(sandboxes.provider.stop(started.id))
+    await asyncio.to_thread(lambda: next(engine.events(filters={"event": "destroy", "container": started.id})))
+    network.disconnect(guest.id)
+    await stopping
+    assert not engine.networks.list(names=[network.name])
 
 
 async def test_the_name_of_another_controllers_container_is_a_conflict_and_that_container_is_left_alone(

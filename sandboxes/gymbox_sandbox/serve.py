@@ -10,8 +10,8 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ from gymbox_sandbox.wire import READY_SOCKET, SERVER_SOCKET
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
+    from starlette.routing import BaseRoute
 
     from gymbox_sandbox.commands import Commands
 
@@ -72,7 +73,7 @@ class _Server(Server):
             Config(
                 app,
                 http=HttpToolsProtocol,
-                ws="auto" if _has_websockets(app) else "none",
+                ws="auto" if _has_websockets(app.routes) else "none",
                 lifespan="off",
                 interface="asgi3",
                 log_config=None,
@@ -86,8 +87,9 @@ class _Server(Server):
         self._stop = stop
         self._ready = ready
 
-    def capture_signals(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # they are taken where `stop` is
 
     async def main_loop(self) -> None:
         lifeline = self._ready()
@@ -190,8 +192,7 @@ def _short(directory: Path, name: str) -> Iterator[str]:
         os.close(descriptor)
 
 
-def _has_websockets(app: Starlette) -> bool:
-    from starlette.routing import Mount, WebSocketRoute
+def _has_websockets(routes: Iterable[BaseRoute]) -> bool:
+    from starlette.routing import WebSocketRoute
 
-    routes = [*app.routes, *(inner for route in app.routes if isinstance(route, Mount) for inner in route.routes)]
-    return any(isinstance(route, WebSocketRoute) for route in routes)
+    return any(isinstance(route, WebSocketRoute) or _has_websockets(getattr(route, "routes", ())) for route in routes)

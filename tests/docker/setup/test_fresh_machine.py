@@ -85,6 +85,12 @@ def test_root_gets_an_engine_of_this_release_and_a_base_image_and_the_second_tim
     code, said = machine(PYTHON, "-m", "gymbox.setup_docker")
     assert code == 0 and "starting the Docker engine" in said, said
 
+    machine("sh", "-c", "kill $(cat /var/run/docker.pid); echo '{\"no-such-setting\": 1}' > /etc/docker/daemon.json")
+    machine("sh", "-c", "while docker version >/dev/null 2>&1; do sleep 0.1; done")
+    code, said = machine(PYTHON, "-m", "gymbox.setup_docker")
+    assert code == 1 and "dockerd ended with exit code 1; the end of" in said and "no-such-setting" in said, said
+    assert "provider=process" in said
+
 
 def test_a_user_with_sudo_gets_the_newer_engine_and_is_told_how_to_be_let_in(machine: Run) -> None:
     script = """

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
+import subprocess
+import sys
 import time
 from typing import Any
 
 import pytest
+from gymbox_sandbox import untrusted_child
 from gymbox_sandbox.untrusted import Outcome, call_function, decode, encode, same
+from gymbox_sandbox.untrusted_child import describe, load, outcome
 from gymbox_sandbox.wire import ExecResult
 
 WRONG = "def add(a, b):\n    return 0\n"
@@ -238,3 +243,29 @@ def test_floats_may_differ_by_the_tolerance_that_was_given() -> None:
     assert not same(1.0, 1.0 + 1e-6, tolerance=1e-9)
     assert same(math.nan, math.nan) and same(math.inf, math.inf)
     assert not same(1, 1.0, tolerance=1)
+
+
+def test_the_child_s_parts_turn_whatever_happens_into_an_outcome() -> None:
+    assert json.loads(outcome(3, load("def add(a, b): return a + b", "add"), [1, 2])) == {"id": 3, "value": 3}
+    for source in ("raise SystemExit(0)", "def add(a, b): raise E()", "def sub(): pass", "def add(", "add = None"):
+        assert set(json.loads(outcome(0, load(source, "add"), [1, 2]))) == {"id", "error"}, source
+
+
+def test_an_error_that_cannot_be_shown_is_said_to_be_so() -> None:
+    class Hostile(Exception):
+        def __str__(self) -> str:
+            raise self
+
+    assert describe(Hostile()) == "an exception that cannot be shown"
+    assert describe(ValueError("x" * 1000)) == "ValueError: " + "x" * 288
+
+
+def test_the_child_is_a_program_that_reads_a_request_and_writes_a_line_a_call() -> None:
+    request = {"source": "def add(a, b):\n    print('noise')\n    return a + b", "function": "add", "calls": [[1, 2]]}
+    ran = subprocess.run(
+        [sys.executable, untrusted_child.__file__],
+        input=json.dumps({**request, "memory": 2**33}).encode(),
+        capture_output=True,
+        check=True,
+    )
+    assert ran.stdout == b'{"id": 0, "value": 3}\n'

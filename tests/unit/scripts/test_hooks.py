@@ -153,3 +153,9 @@ def pre_commit(repository: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
+
+
+def test_the_table_in_our_own_readme_is_up_to_date(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "README.md", tmp_path)
+    shutil.copytree(ROOT / "environments", tmp_path / "environments", ignore=shutil.ignore_patterns("__pycache__"))
+    assert run_script("update_readme_table.py", tmp_path).returncode == 0

@@ -238,16 +238,14 @@ def _note(told: list[dict[str, Any]], line: str) -> None:
     told[-1] = {**told[-1], "content": noted}
 
 
-def _written(name: str, arguments: Any) -> str:
-    return json.dumps({"tool": name, "arguments": arguments}, ensure_ascii=False)
-
-
 def _with_choice(body: dict[str, Any], tools: list[dict[str, Any]], *, may_answer: bool) -> dict[str, Any]:
     """The request for one call (or the choice of `ANSWER`), held to it by a grammar."""
-    lines = [f"{_written(tool['name'], _sketch(tool))}  {tool.get('description') or ''}".strip() for tool in tools]
+    lines = [f"{_signature(tool)}  {tool.get('description') or ''}".strip() for tool in tools]
     if may_answer:
-        lines.append(f"{json.dumps({'tool': ANSWER})}  No more calls are needed: answer the user.")
-    guide = "\n".join(["Use the tools to do what the user asks. Reply with JSON only.", "Tools:", *lines])
+        lines.append(f"{ANSWER}()  No more calls are needed: answer the user.")
+    guide = "\n".join(
+        ['Use the tools to do what the user asks. Reply with JSON only: {"tool": …, "arguments": …}', "Tools:", *lines]
+    )
     choices: list[dict[str, Any]] = []
     definitions: dict[str, Any] = {}
     for index, tool in enumerate(tools):
@@ -262,9 +260,10 @@ def _with_choice(body: dict[str, Any], tools: list[dict[str, Any]], *, may_answe
     }
 
 
-def _sketch(tool: dict[str, Any]) -> dict[str, Any]:
+def _signature(tool: dict[str, Any]) -> str:
     properties = (tool.get("parameters") or {}).get("properties", {})
-    return {name: schema.get("type", "any") for name, schema in properties.items()}
+    names = [f"{name}: {schema['type']}" if "type" in schema else name for name, schema in properties.items()]
+    return f"{tool['name']}({', '.join(names)})"
 
 
 def _object(*, tool: str, **properties: Any) -> dict[str, Any]:

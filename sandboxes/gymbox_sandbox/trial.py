@@ -1,8 +1,10 @@
-"""Trial: play a task on an environment's server inside a test's own process. For tests; no sandbox is started.
+"""Trial: play a task on an environment's server inside a test's own process.
 
-trial = await Trial.begin("environments/counter/server.py", row)
-await trial.call("increment_counter", count=2)
-assert await trial.reward() == 1.0
+    trial = await Trial.begin("environments/counter/server.py", row)
+    await trial.call("increment_counter", count=2)
+    assert await trial.reward() == 1.0
+
+No sandbox is started, so nothing is isolated: never run a model's code in one.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def nothing_is_left(engine: Any) -> Iterator[None]:
     """The leak check: no container or network of this session, and no nameless volume more than before."""
     volumes = nameless_volumes(engine)
     yield
-    containers = [each for each in engine.containers.list(all=True) if ours(each.labels)]
+    containers = [each for each in engine.containers.list(all=True, ignore_removed=True) if ours(each.labels)]
     networks = [each for each in engine.networks.list() if ours(each.attrs["Labels"])]
     assert not containers and not networks and nameless_volumes(engine) <= volumes
 

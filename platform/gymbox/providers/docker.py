@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import requests
 import urllib3
@@ -167,6 +168,7 @@ class _Engine:
         self._server_user = server_user(User(os.getuid(), os.getgid()))
         self._threads = ThreadPoolExecutor(provider.threads, thread_name_prefix="docker")
         self._containers: dict[str, _Container] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._out_of_memory: dict[str, float] = {}
         self._images_built: dict[str, asyncio.Task[str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -230,11 +232,12 @@ class _Engine:
             return await _in_daemon_thread(partial(self._images.ensure, environment))
 
     async def start(self, spec: StartSpec, on_phase: OnPhase) -> Started:
-        try:
-            return await self._start(spec, await self.prepare(spec.environment), on_phase)
-        except ImageNotFound:  # removed by someone since it was built
-            self._images_built.pop(spec.environment.digest, None)
-            return await self._start(spec, await self.prepare(spec.environment), on_phase)
+        async with self._turns.setdefault(spec.id, asyncio.Lock()):  # of two at once, the later one adopts
+            try:
+                return await self._start(spec, await self.prepare(spec.environment), on_phase)
+            except ImageNotFound:  # removed by someone since it was built
+                self._images_built.pop(spec.environment.digest, None)
+                return await self._start(spec, await self.prepare(spec.environment), on_phase)
 
     async def _start(self, spec: StartSpec, image: str, on_phase: OnPhase) -> Started:
         timeout = spec.environment.manifest.timeouts.start

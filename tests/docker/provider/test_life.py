@@ -96,7 +96,7 @@ async def test_stopping_removes_all_and_what_never_was_or_is_gone_already_is_fin
     await asyncio.gather(*(sandboxes.provider.stop(started.id) for _ in range(3)))
     await sandboxes.provider.stop(started.id)
     await sandboxes.provider.stop("never-was")
-    assert not [each for each in engine.containers.list(all=True) if each.name == started.id]
+    assert not [each for each in engine.containers.list(all=True, ignore_removed=True) if each.name == started.id]
     assert not Path(started.socket).parent.exists()
     assert sandboxes.ends.empty()
 
@@ -122,7 +122,7 @@ async def test_opening_removes_this_controllers_dead_containers(
     engine.containers.get(started.id).kill()
     async with make_sandboxes(controller_id=sandboxes.controller_id) as restarted:
         assert await restarted.provider.list() == []
-    assert not [each for each in engine.containers.list(all=True) if each.name == started.id]
+    assert not [each for each in engine.containers.list(all=True, ignore_removed=True) if each.name == started.id]
     assert not Path(started.socket).parent.exists()
     await sandboxes.provider.open(sandboxes.controller_id, lambda id, ended: None)
 
@@ -159,7 +159,7 @@ async def test_a_sandbox_that_is_cancelled_while_it_starts_leaves_nothing(
         start.cancel()
         with pytest.raises(asyncio.CancelledError):
             await start
-        assert not [each for each in engine.containers.list(all=True) if each.name == spec.id]
+        assert not [each for each in engine.containers.list(all=True, ignore_removed=True) if each.name == spec.id]
         assert not spec.directory.exists()
 
 
@@ -167,6 +167,14 @@ async def test_many_start_at_once(sandboxes: Any, environment: Any) -> None:
     plain = environment()
     started = await asyncio.gather(*(sandboxes.start(plain) for _ in range(8)))
     assert {each.id for each in started} == {each.id for each in await sandboxes.provider.list()}
+
+
+async def test_two_starts_of_one_id_at_once_are_one_container(sandboxes: Any, environment: Any) -> None:
+    plain = environment()
+    one, other = await asyncio.gather(*(sandboxes.start(plain, "gymbox-test-twice") for _ in range(2)))
+    assert one == other
+    assert [each.id for each in await sandboxes.provider.list()] == [one.id]
+    assert sandboxes.ends.empty()
 
 
 async def test_an_internal_network_comes_and_goes_with_its_sandbox(

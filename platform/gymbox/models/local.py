@@ -54,7 +54,7 @@ class LocalModel(Model):
     path: Path | None = None
     """A GGUF file; default: the one that the extra brings."""
     temperature: float = Field(0.3, ge=0)
-    """For rows that set none. 0 is deterministic."""
+    """For rows that set none. 0 takes the likeliest token each time, and calls one after another then repeat."""
     max_output_tokens: int = Field(384, ge=1)
     """Tokens of one turn, for rows that set fewer or none."""
     max_tool_turns: int = Field(6, ge=0)
@@ -142,7 +142,10 @@ class LocalModel(Model):
         plain = params.model_copy(update={"tools": [], "tool_choice": None})
         body: dict[str, Any] = {"temperature": self.temperature, **chat_from_params(plain, reasoning_field=None)}
         limit = min(params.max_output_tokens or self.max_output_tokens, self.max_output_tokens)
-        return body | {"messages": _told(body["messages"]), "max_tokens": limit, "model": self.name}
+        # what is cached is added up in another order, which can tip the likeliest token
+        cached = body["temperature"] > 0
+        told = _told(body["messages"])
+        return body | {"messages": told, "max_tokens": limit, "model": self.name, "cache_prompt": cached}
 
     async def _answer(self, body: dict[str, Any], params: ResponsesParams, call: Call) -> Response:
         def read(answer: Any) -> Response:

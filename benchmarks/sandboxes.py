@@ -5,7 +5,7 @@ Each against its baseline in the same run, interleaved; no pool anywhere:
 * cold: CPU of a whole rollout of `counter` (container created, ready, three model turns, verified, removed) beside the
   bare Engine API (create, start, remove on network none) plus the sandbox server's own start;
 * the server: CPU from container start to its first answer, and memory at rest, as the engine counts them for the
-  container (a bare container's own is next to nothing and is taken off);
+  container, less what it counts for a container that sleeps;
 * exec: round trip of `echo hi` in a live sandbox through the proxy beside `docker exec`.
 
 CPU is the whole machine's for the first: run it on an idle one.
@@ -78,9 +78,30 @@ async def server_cost(
     async with controller.sandbox(environment) as sandbox:
         view = controller.sandboxes.view(controller.sandboxes.get(sandbox.id))
         stats = await asyncio.to_thread(engine.stats, view.container, stream=False, one_shot=True)
+    return cpu_seconds(stats), mebibytes(stats)
+
+
+def cpu_seconds(stats: dict[str, Any]) -> float:
+    return float(stats["cpu_stats"]["cpu_usage"]["total_usage"]) / 1e9
+
+
+def mebibytes(stats: dict[str, Any]) -> float:
+    """What a container holds, page cache that it could drop not counted (as `docker stats` does)."""
     memory = stats["memory_stats"]
-    cached = memory["stats"].get("total_inactive_file", memory["stats"].get("inactive_file", 0))
-    return stats["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9, (memory["usage"] - cached) / MIB
+    dropped = memory["stats"].get("total_inactive_file", memory["stats"].get("inactive_file", 0))
+    return float(memory["usage"] - dropped) / MIB
+
+
+def sleeping(engine: docker.APIClient, image: str) -> tuple[float, float]:
+    """CPU-seconds and MiB that the engine counts for a container that only sleeps."""
+    config = engine.create_host_config(network_mode="none", init=True)
+    made = engine.create_container(image, ["sleep", "600"], host_config=config, labels={"gymbox.benchmark": "bare"})
+    try:
+        engine.start(made["Id"])
+        stats = engine.stats(made["Id"], stream=False, one_shot=True)
+    finally:
+        engine.remove_container(made["Id"], force=True)
+    return cpu_seconds(stats), mebibytes(stats)
 
 
 async def timed(call: Callable[[], Awaitable[object]]) -> float:
@@ -135,8 +156,9 @@ async def measure(folder: Path) -> tuple[list[Figure], list[str]]:
             bare.append(await asyncio.to_thread(bare_cycle, engine, image))
             whole.append(await rollout(row, environment, controller, http))
             spent, used = await server_cost(controller, environment, engine)
-            cpu.append(spent)
-            memory.append(used)
+            spent_asleep, used_asleep = await asyncio.to_thread(sleeping, engine, image)
+            cpu.append(spent - spent_asleep)
+            memory.append(used - used_asleep)
         ours, theirs = await exec_times(controller, environment, token)
     # /proc/stat counts in ticks of 10 ms: over a whole series, the mean is finer than the median
     mean_bare, mean_whole = sum(bare) / len(bare), sum(whole) / len(whole)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 
 class User(NamedTuple):
@@ -36,29 +36,47 @@ class Options(NamedTuple):
 
     @classmethod
     def parse(cls, arguments: Sequence[str]) -> Options:
-        """The options that a command line gives; a wrong one ends the process with exit code 2."""
-        import json
+        """The options that a command line gives, as `--field-name value` pairs.
 
-        parser = argparse.ArgumentParser(prog="python -m gymbox_sandbox serve", allow_abbrev=False)
-        parser.add_argument("--name", required=True)
-        parser.add_argument("--server", required=True, metavar="FILE.py[:Class]")
-        parser.add_argument("--directory", default=cls._field_defaults["directory"])
-        parser.add_argument("--workspace", default=cls._field_defaults["workspace"])
-        parser.add_argument("--server-user", type=_user, metavar="UID:GID")
-        parser.add_argument("--agent-user", type=_user, metavar="UID:GID")
-        parser.add_argument("--max-sessions", type=int, default=1, metavar="N")
-        parser.add_argument("--limits-json", default="{}", help="seconds: tool_timeout, reset_timeout, verify_timeout")
-        given: dict[str, Any] = vars(parser.parse_args(arguments))
-        try:
-            limits: dict[str, Any] = {k: float(v) for k, v in json.loads(given.pop("limits_json")).items()}
-            return cls(**given, **limits)
-        except (ValueError, TypeError, AttributeError) as error:
-            parser.error(f"--limits-json: {error}")
+        Raises:
+            SystemExit: one is unknown, missing or wrong; it says which, and the exit code is 2.
+        """
+        # no argparse: it would stay in the supervisor of every sandbox, a fifth of its memory
+        given: dict[str, Any] = {}
+        words = iter(arguments)
+        for word in words:
+            field = word.removeprefix("--").replace("-", "_")
+            if not word.startswith("--") or field not in cls._fields:
+                _refuse(f"{word!r} is no option")
+            value = next(words, None)
+            if value is None:
+                _refuse(f"{word} needs a value")
+            try:
+                given[field] = _READ.get(field, str)(value)
+            except ValueError:
+                _refuse(f"{word}: {value!r} is not right")
+        if missing := [field for field in ("name", "server") if field not in given]:
+            _refuse(f"--{missing[0]} is missing")
+        return cls(**given)
 
 
 def _user(text: str) -> User:
     uid, _, gid = text.partition(":")
-    try:
-        return User(int(uid), int(gid or uid))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not UID:GID") from None
+    return User(int(uid), int(gid or uid))
+
+
+_READ: dict[str, Callable[[str], Any]] = {
+    "server_user": _user,
+    "agent_user": _user,
+    "max_sessions": int,
+    "tool_timeout": float,
+    "reset_timeout": float,
+    "verify_timeout": float,
+}
+
+
+def _refuse(why: str) -> NoReturn:
+    names = " ".join(f"[--{field.replace('_', '-')} …]" for field in Options._fields[2:])
+    print(f"usage: python -m gymbox_sandbox serve --name NAME --server FILE.py[:Class] {names}", file=sys.stderr)
+    print(f"python -m gymbox_sandbox serve: {why}", file=sys.stderr)
+    sys.exit(2)

@@ -17,7 +17,7 @@ from gymbox_sandbox.chat_history import is_chat_shaped, items_from_message
 class Wire(BaseModel):
     """Base of wire models: unknown fields are kept; dumped without what was never set."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", defer_build=True)
 
     def dump(self) -> dict[str, Any]:
         """JSON-ready dict without unset fields and without nulls that nobody set."""

@@ -64,11 +64,6 @@ def server_command(environment: Environment, server: User) -> list[str]:
     `-I`: modules come from the image alone, never from a folder that the agent may write to.
     """
     manifest = environment.manifest
-    limits = {
-        "tool_timeout": manifest.timeouts.tool,
-        "reset_timeout": manifest.timeouts.reset,
-        "verify_timeout": manifest.timeouts.verify,
-    }
     options = {
         "--name": environment.name,
         "--server": f"{ENVIRONMENT}/{manifest.server}",
@@ -77,7 +72,9 @@ def server_command(environment: Environment, server: User) -> list[str]:
         "--server-user": str(server),
         "--agent-user": f"{AGENT_UID}:{AGENT_UID}",
         "--max-sessions": str(manifest.sessions),
-        "--limits-json": json.dumps(limits),
+        "--tool-timeout": f"{manifest.timeouts.tool:g}",
+        "--reset-timeout": f"{manifest.timeouts.reset:g}",
+        "--verify-timeout": f"{manifest.timeouts.verify:g}",
     }
     return [PYTHON, "-IBu", "-m", "gymbox_sandbox", "serve", *(word for pair in options.items() for word in pair)]
 

@@ -11,6 +11,7 @@ if ! { .venv/bin/python -m gymbox.setup_docker && .venv/bin/python -m gymbox.set
     [ -z "${CI:-}" ] || { echo "CI needs a Docker engine" >&2; exit 1; }
     echo "no Docker engine: the tests that need one are skipped" >&2
 fi
+.venv/bin/python -m gymbox.setup_bubblewrap || echo "no bubblewrap: the tests that need it are skipped" >&2
 # testcontainers' own reaper is an image that cannot always be pulled; the tests clean up by label
 export TESTCONTAINERS_RYUK_DISABLED=true TESTCONTAINERS_CONNECTION_MODE=docker_host
 

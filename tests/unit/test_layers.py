@@ -17,7 +17,7 @@ ISLANDS = {
 CONTRACTS = {"controller": {"providers"}}
 """What a provider is stands in `gymbox.providers` itself; that much the controller imports, and no provider."""
 TOP = {"cli", "config", "embedded", "doctor"}
-STANDALONE = {"setup_docker", "setup_base_image"}
+STANDALONE = {"setup_docker", "setup_base_image", "setup_bubblewrap"}
 
 
 def imported(path: Path) -> set[str]:

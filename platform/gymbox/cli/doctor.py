@@ -6,7 +6,6 @@ import json
 import os
 import resource
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from gymbox.cli.places import admin_token, environment_folders, state_folder
 from gymbox.environment import Catalog
 from gymbox.errors import ConfigError
 from gymbox.providers.diagnosis import Finding, diagnose
+from gymbox.setup_bubblewrap import works
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -77,12 +77,13 @@ def _token() -> Finding:
 
 
 def _bubblewrap() -> Finding:
-    found = shutil.which("bwrap")
-    works = False
-    if found:
-        command = [found, "--unshare-all", "--ro-bind", "/", "/", "true"]
-        works = subprocess.run(command, capture_output=True, check=False).returncode == 0
-    detail = "works" if works else "there, but may not make namespaces" if found else "not installed"
-    if not works:
-        detail += ": provider=process isolates next to nothing"
-    return Finding("bubblewrap", works, detail, "sudo apt-get install bubblewrap", required=False)
+    if works():
+        return Finding("bubblewrap", True, "works", required=False)
+    detail = "there, but may not make namespaces" if shutil.which("bwrap") else "not installed"
+    return Finding(
+        "bubblewrap",
+        False,
+        f"{detail}: provider=process isolates next to nothing",
+        "python -m gymbox.setup_bubblewrap",
+        required=False,
+    )

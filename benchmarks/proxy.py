@@ -21,7 +21,7 @@ import aiohttp
 from aiohttp import web
 from gymbox.proxy import Proxy, ProxySettings
 from gymbox.serving import raise_file_limit
-from gymbox_sandbox.wire import Route, RouteTable
+from gymbox_sandbox.lifecycle import Route, RouteTable
 from report import Figure, finish, median, within
 
 ROUNDS, CALLS = 30, 50

@@ -23,17 +23,10 @@ from tempfile import TemporaryFile
 from typing import IO, Any, Literal
 
 import aiohttp
+from gymbox_sandbox.lifecycle import ROLLOUT_HEADER, CreateSandbox, Ended, SandboxView
 from gymbox_sandbox.responses import Response
 from gymbox_sandbox.tasks import Verdict
-from gymbox_sandbox.wire import (
-    ROLLOUT_HEADER,
-    CreateSandbox,
-    Ended,
-    ExecRequest,
-    ExecResult,
-    SandboxView,
-    ToolResult,
-)
+from gymbox_sandbox.wire import ExecRequest, ExecResult, ToolResult
 
 from gymbox.environment import Environment, Manifest
 from gymbox.errors import (

@@ -13,7 +13,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 from typing import Self
 
-from gymbox_sandbox.wire import SESSION_HEADER, CreateSandbox, Ended
+from gymbox_sandbox.lifecycle import CreateSandbox, Ended
+from gymbox_sandbox.wire import SESSION_HEADER
 
 from gymbox.client import ENDED_WAIT, Reach, SandboxClient
 from gymbox.controller.app import controller_app

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from gymbox_sandbox.wire import ID_PATTERN
+from gymbox_sandbox.lifecycle import ID_PATTERN
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gymbox.errors import ConfigError, nearest

@@ -20,6 +20,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
+from gymbox_sandbox.lifecycle import Ended
 from gymbox_sandbox.problems import (
     AtCapacity,
     Conflict,
@@ -35,7 +36,6 @@ from gymbox_sandbox.problems import (
     Unavailable,
     from_wire,
 )
-from gymbox_sandbox.wire import Ended
 from pydantic import BaseModel, ConfigDict
 
 __all__ = [

@@ -24,8 +24,8 @@ from typing import Any, Self
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from gymbox_sandbox.lifecycle import ROLLOUT_HEADER
 from gymbox_sandbox.problems import BY_STATUS, MEDIA_TYPE
-from gymbox_sandbox.wire import ROLLOUT_HEADER
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send

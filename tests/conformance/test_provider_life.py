@@ -14,7 +14,7 @@ from gymbox.environment import Environment
 from gymbox.errors import NotFound, StartFailed, Unavailable
 from gymbox.http import HttpClient
 from gymbox.providers import Started, StartSpec
-from gymbox_sandbox.wire import Ended
+from gymbox_sandbox.lifecycle import Ended
 
 
 class Opened:

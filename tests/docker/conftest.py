@@ -24,7 +24,7 @@ from gymbox.providers.container import CONTROLLER_LABEL, User
 from gymbox.providers.docker import DockerProvider
 from gymbox.providers.images import Images
 from gymbox.sockets import PinnedSocket
-from gymbox_sandbox.wire import Ended
+from gymbox_sandbox.lifecycle import Ended
 
 SESSION = f"test-{uuid.uuid4().hex[:8]}"
 """Every controller of this test session is named after it."""

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from fastapi import FastAPI, Request
+from gymbox_sandbox.lifecycle import ROLLOUT_HEADER
 from gymbox_sandbox.responses import Response as AgentResponse
 from gymbox_sandbox.responses import ResponsesParams
 from gymbox_sandbox.tasks import Task
-from gymbox_sandbox.wire import ROLLOUT_HEADER
 from pydantic import ValidationError
 from starlette.responses import JSONResponse, Response
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 import yaml
-from gymbox_sandbox.wire import ID_PATTERN, SandboxView
+from gymbox_sandbox.lifecycle import ID_PATTERN, SandboxView
 from rich.console import Console
 from rich.table import Table
 

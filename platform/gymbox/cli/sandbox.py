@@ -18,7 +18,8 @@ from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any
 
 import typer
-from gymbox_sandbox.wire import ExecRequest, ExecResult, Pty, SandboxView
+from gymbox_sandbox.lifecycle import SandboxView
+from gymbox_sandbox.wire import ExecRequest, ExecResult, Pty
 
 from gymbox.cli.env import print_json, print_table
 from gymbox.cli.places import admin_token, state_folder

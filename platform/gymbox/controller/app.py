@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Response
 from gymbox_sandbox import __version__
-from gymbox_sandbox.wire import CreateSandbox, RenewSandbox, SandboxView
+from gymbox_sandbox.lifecycle import CreateSandbox, RenewSandbox, SandboxView
 
 from gymbox.controller.metrics import CONTENT_TYPE
 from gymbox.controller.sandboxes import Sandboxes

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from gymbox_sandbox.wire import ID_PATTERN, SESSION_HEADER, CreateSandbox, Ended
+from gymbox_sandbox.lifecycle import ID_PATTERN, CreateSandbox, Ended
+from gymbox_sandbox.wire import SESSION_HEADER
 from pydantic import ValidationError
 
 from gymbox.controller.state import StateDirectory

@@ -7,7 +7,7 @@ import logging
 import time
 from typing import Protocol
 
-from gymbox_sandbox.wire import Route, RouteTable
+from gymbox_sandbox.lifecycle import Route, RouteTable
 
 from gymbox.errors import Conflict, Unavailable
 from gymbox.http import HttpClient

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gymbox_sandbox.wire import CreateSandbox, Ended, Phases, Route, SandboxView
+from gymbox_sandbox.lifecycle import CreateSandbox, Ended, Phases, Route, SandboxView
 
 from gymbox import logs
 from gymbox.controller.containers import Container, Containers

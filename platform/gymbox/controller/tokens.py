@@ -6,7 +6,7 @@ import base64
 import hashlib
 import hmac
 
-from gymbox_sandbox.wire import SandboxTokens
+from gymbox_sandbox.lifecycle import SandboxTokens
 
 
 class Tokens:

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Iterable
 from typing import Any
 
 from fastapi import FastAPI, Request
+from gymbox_sandbox.lifecycle import ROLLOUT_HEADER
 from gymbox_sandbox.responses import Response as ModelResponse
 from gymbox_sandbox.responses import ResponsesParams
-from gymbox_sandbox.wire import ROLLOUT_HEADER
 from pydantic import ValidationError
 from starlette.responses import JSONResponse, Response, StreamingResponse
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from gymbox_sandbox.wire import Ended
+from gymbox_sandbox.lifecycle import Ended
 
 from gymbox.environment import Environment
 

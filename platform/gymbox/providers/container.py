@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from gymbox_sandbox.wire import EndCause, Ended
+from gymbox_sandbox.lifecycle import EndCause, Ended
 
 from gymbox.environment import Environment
 from gymbox.providers import StartSpec

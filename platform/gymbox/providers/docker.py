@@ -28,7 +28,8 @@ import urllib3
 from docker import APIClient
 from docker.errors import APIError, DockerException, ImageNotFound
 from docker.errors import NotFound as NoSuchContainer
-from gymbox_sandbox.wire import SERVER_SOCKET, Ended
+from gymbox_sandbox.lifecycle import Ended
+from gymbox_sandbox.wire import SERVER_SOCKET
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from gymbox.environment import Environment

@@ -25,8 +25,9 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
+from gymbox_sandbox.lifecycle import Ended
 from gymbox_sandbox.options import User
-from gymbox_sandbox.wire import SERVER_SOCKET, Ended
+from gymbox_sandbox.wire import SERVER_SOCKET
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from gymbox.environment import Environment

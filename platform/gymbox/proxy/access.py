@@ -6,7 +6,7 @@ import hashlib
 import hmac
 from collections.abc import Iterable
 
-from gymbox_sandbox.wire import Route
+from gymbox_sandbox.lifecycle import Route
 
 from gymbox.errors import Forbidden, NotFound, Unauthorized
 from gymbox.proxy.paths import Scope

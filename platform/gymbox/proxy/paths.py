@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import quote, unquote_to_bytes
 
-from gymbox_sandbox.wire import ID_PATTERN
+from gymbox_sandbox.lifecycle import ID_PATTERN
 
 from gymbox.errors import Invalid, NotFound
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gymbox_sandbox.wire import Route, RouteTable
+from gymbox_sandbox.lifecycle import Route, RouteTable
 
 from gymbox.errors import Conflict, Unavailable
 from gymbox.proxy.upstreams import Upstreams

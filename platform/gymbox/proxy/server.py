@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from aiohttp import web
-from gymbox_sandbox.wire import SESSION_HEADER, RouteTable
+from gymbox_sandbox.lifecycle import RouteTable
+from gymbox_sandbox.wire import SESSION_HEADER
 from pydantic import ValidationError
 
 from gymbox.errors import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Self
 
-from gymbox_sandbox.wire import ID_PATTERN
+from gymbox_sandbox.lifecycle import ID_PATTERN
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, SecretStr, field_validator, model_validator
 
 from gymbox.serving import LOOPBACK_HOSTS

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 
 import aiohttp
-from gymbox_sandbox.wire import Route
+from gymbox_sandbox.lifecycle import Route
 
 from gymbox.proxy.settings import ProxySettings
 from gymbox.sockets import PinnedSocket

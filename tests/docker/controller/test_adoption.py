@@ -19,7 +19,7 @@ from gymbox.environment import Catalog
 from gymbox.errors import SandboxEnded
 from gymbox.http import HttpClient
 from gymbox.providers.container import CONTROLLER_LABEL
-from gymbox_sandbox.wire import CreateSandbox
+from gymbox_sandbox.lifecycle import CreateSandbox
 
 ROOT = Path(__file__).parents[3]
 TOKEN = "gbx_admin_docker-tests-only"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from gymbox.errors import ErrorKind, ImageBuildFailed, RolloutError, Stage
 from gymbox.providers.docker import DockerProvider
-from gymbox_sandbox.wire import Ended
+from gymbox_sandbox.lifecycle import Ended
 
 
 @pytest.fixture(autouse=True)

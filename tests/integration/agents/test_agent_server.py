@@ -13,7 +13,7 @@ from gymbox.environment import Catalog, Environment
 from gymbox.http import HttpClient
 from gymbox.models.scripted import ScriptedModel
 from gymbox.serving import Guard, Listener
-from gymbox_sandbox.wire import ROLLOUT_HEADER
+from gymbox_sandbox.lifecycle import ROLLOUT_HEADER
 
 TOKEN = "gbx_agent_tests_only"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}

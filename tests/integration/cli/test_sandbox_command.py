@@ -19,7 +19,8 @@ import pytest
 from gymbox.cli.sandbox import controller_url, exit_code
 from gymbox.controller.settings import DEFAULT_PORT
 from gymbox.controller.state import StateDirectory
-from gymbox_sandbox.wire import CreateSandbox, ExecResult
+from gymbox_sandbox.lifecycle import CreateSandbox
+from gymbox_sandbox.wire import ExecResult
 
 
 @dataclass

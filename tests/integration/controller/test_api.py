@@ -10,7 +10,7 @@ import pytest
 from gymbox.client import ControllerClient
 from gymbox.controller.settings import ControllerSettings
 from gymbox.errors import AtCapacity, Conflict, Gone, Invalid, NotFound
-from gymbox_sandbox.wire import CreateSandbox
+from gymbox_sandbox.lifecycle import CreateSandbox
 
 
 async def test_a_hundred_identical_posts_at_once_make_one_sandbox(client, controller):

@@ -16,8 +16,9 @@ from gymbox.embedded import EmbeddedController
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import ErrorKind, NotFound, RolloutError, SandboxEnded, Stage, StartFailed, Unavailable
 from gymbox.providers.process import ProcessProvider
+from gymbox_sandbox.lifecycle import CreateSandbox
 from gymbox_sandbox.responses import Response
-from gymbox_sandbox.wire import CreateSandbox, ExecRequest
+from gymbox_sandbox.wire import ExecRequest
 
 ROOT = Path(__file__).parents[3]
 

@@ -15,7 +15,7 @@ import pytest
 from gymbox.client import ControllerClient
 from gymbox.controller.state import StateDirectory, find_controller
 from gymbox.errors import ConfigError, Unavailable
-from gymbox_sandbox.wire import CreateSandbox
+from gymbox_sandbox.lifecycle import CreateSandbox
 
 ROOT = Path(__file__).parents[3]
 MAIN = """

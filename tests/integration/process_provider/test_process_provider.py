@@ -21,7 +21,7 @@ from gymbox.http import HttpClient
 from gymbox.providers import Found, StartSpec
 from gymbox.providers.bubblewrap import why_not
 from gymbox.providers.process import ProcessProvider
-from gymbox_sandbox.wire import Ended
+from gymbox_sandbox.lifecycle import Ended
 
 HAS_BUBBLEWRAP = asyncio.run(why_not()) is None
 AS_ROOT = os.getuid() == 0

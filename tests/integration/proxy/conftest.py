@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from gymbox.proxy import Proxy, ProxySettings
-from gymbox_sandbox.wire import Ended, Route, RouteTable
+from gymbox_sandbox.lifecycle import Ended, Route, RouteTable
 from yarl import URL
 
 ADMIN = "gbx_admin_for-tests-only"

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from gymbox.errors import ConfigError
 from gymbox.proxy import Proxy, ProxySettings
-from gymbox_sandbox.wire import Ended
+from gymbox_sandbox.lifecycle import Ended
 
 
 async def echo(request: web.BaseRequest) -> web.Response:

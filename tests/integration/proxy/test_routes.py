@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from gymbox.errors import ConfigError, Conflict
 from gymbox.proxy import Proxy, ProxySettings
-from gymbox_sandbox.wire import Route, RouteTable
+from gymbox_sandbox.lifecycle import Route, RouteTable
 
 
 def table(version: int, *sandboxes: str) -> RouteTable:

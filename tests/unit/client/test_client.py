@@ -24,7 +24,8 @@ from gymbox.errors import (
     Unavailable,
 )
 from gymbox.http import HttpClient
-from gymbox_sandbox.wire import Ended, ExecRequest, SandboxTokens, SandboxView
+from gymbox_sandbox.lifecycle import Ended, SandboxTokens, SandboxView
+from gymbox_sandbox.wire import ExecRequest
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MANIFEST = Manifest(name="counter", description="for tests")

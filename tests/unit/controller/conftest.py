@@ -22,7 +22,8 @@ from gymbox.environment import Environment, Manifest
 from gymbox.errors import NotFound
 from gymbox.http import HttpClient
 from gymbox.providers import Found, OnEnd, OnPhase, Started, StartSpec
-from gymbox_sandbox.wire import SESSION_HEADER, CreateSandbox, EndCause, Ended, RouteTable
+from gymbox_sandbox.lifecycle import CreateSandbox, EndCause, Ended, RouteTable
+from gymbox_sandbox.wire import SESSION_HEADER
 
 
 class InProcessContainer:

@@ -16,7 +16,7 @@ from gymbox.controller import routes as module
 from gymbox.controller.routes import RemoteRoutes, Routes
 from gymbox.errors import Conflict, Unauthorized, Unavailable
 from gymbox.http import HttpClient
-from gymbox_sandbox.wire import Route, RouteTable
+from gymbox_sandbox.lifecycle import Route, RouteTable
 
 
 def route(sandbox: str) -> Route:

@@ -20,7 +20,7 @@ from gymbox.errors import (
     StartFailed,
     Unavailable,
 )
-from gymbox_sandbox.wire import CreateSandbox, Ended
+from gymbox_sandbox.lifecycle import CreateSandbox, Ended
 
 
 def asked(id: str | None = None, environment: str = "alone", **fields: Any) -> CreateSandbox:

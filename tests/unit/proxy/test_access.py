@@ -8,7 +8,7 @@ import pytest
 from gymbox.errors import Forbidden, NotFound, Problem, Unauthorized
 from gymbox.proxy.access import check_client, check_sandbox
 from gymbox.proxy.paths import Scope
-from gymbox_sandbox.wire import Route
+from gymbox_sandbox.lifecycle import Route
 
 
 def sha256(token: str) -> str:

@@ -17,7 +17,7 @@ from fastapi import FastAPI, Request, WebSocket
 from gymbox import logs
 from gymbox.errors import AtCapacity, ConfigError, Forbidden, SandboxEnded, Unauthorized
 from gymbox.serving import Guard, Guarded, Listener, is_loopback, new_app, raise_file_limit, serve
-from gymbox_sandbox.wire import Ended
+from gymbox_sandbox.lifecycle import Ended
 from pydantic import BaseModel
 
 TOKEN = "a-token-for-tests-only"

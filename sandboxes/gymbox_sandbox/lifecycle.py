@@ -1,0 +1,115 @@
+"""Lifecycle: the requests and answers of the controller, and what it tells the proxy.
+
+Apart from `wire`, because a sandbox never needs them: each model costs memory in every one.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from gymbox_sandbox.wire import Strict
+
+ROLLOUT_HEADER = "X-Gymbox-Rollout"
+ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+
+EndCause = Literal[
+    "deleted",
+    "expired",
+    "oom_killed",
+    "disk_full",
+    "timed_out",
+    "killed",
+    "exited",
+    "failed_to_start",
+    "lost",
+]
+
+
+class Ended(Strict):
+    """Why a sandbox is no more; recorded before it is removed."""
+
+    cause: EndCause
+    detail: str
+    exit_code: int | None = None
+    logs: str = ""
+    """The last lines that it printed."""
+
+
+class Phases(Strict):
+    """Seconds from the request to the end of each phase; None where it was not reached."""
+
+    queued: float | None = None
+    created: float | None = None
+    started: float | None = None
+    ready: float | None = None
+
+
+class CreateSandbox(Strict):
+    """`POST /sandboxes`. The same id with the same body is the same request; with another body it is a conflict."""
+
+    id: str | None = Field(None, pattern=ID_PATTERN)
+    environment: str = Field(pattern=ID_PATTERN)
+    lease: float | None = Field(None, gt=0, le=86_400)
+    """Seconds until it is reaped, unless renewed. Default: the controller's."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Free labels for listing; names that start with `gymbox.` are refused."""
+    wait: bool = True
+    """Answer only when it is ready or has failed (else 202 at once)."""
+
+
+class RenewSandbox(Strict):
+    lease: float | None = Field(None, gt=0, le=86_400)
+
+
+class SandboxTokens(Strict):
+    tools: str
+    control: str
+
+
+class SandboxView(Strict):
+    """A sandbox as the controller shows it."""
+
+    id: str
+    environment: str
+    status: Literal["queued", "starting", "ready", "ended"]
+    provider: str
+    image: str | None = None
+    """Digest or content-addressed tag of its image; None for a process."""
+    container: str | None = None
+    """Name of the container or process that serves it; several sandboxes share one where `sessions` > 1."""
+    url: str | None = None
+    """Base address through the proxy."""
+    tokens: SandboxTokens | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    created_at: float
+    """Unix seconds."""
+    expires_at: float
+    phases: Phases = Phases()
+    ended: Ended | None = None
+
+
+class Route(Strict):
+    """How the proxy reaches one sandbox. Tokens come as SHA-256 hex: the proxy can check, not mint, them."""
+
+    sandbox: str
+    socket: str | None = None
+    """Host path of the server's unix socket, or
+    `address`: host:port."""
+    address: str | None = None
+    session: str = ""
+    tools_token: str
+    control_token: str
+    ended: Ended | None = None
+    """Set: answer 410 with this cause."""
+
+
+class RouteTable(Strict):
+    """The whole truth; `PUT /routes` on the proxy's admin listener replaces what was there."""
+
+    version: int
+    """Grows, also across restarts of the controller (it starts from the clock); an older table is refused."""
+    routes: list[Route]
+    admin_token: str = ""
+    """SHA-256 hex of the token that may call everything; empty: there is none. So the proxy needs no secret."""

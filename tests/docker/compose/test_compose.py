@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testcontainers.compose import DockerCompose
 
 ROOT = Path(__file__).parents[3]
 ROWS = [json.loads(line) for line in (ROOT / "environments/counter/data/example.jsonl").read_bytes().splitlines()]
@@ -31,25 +32,30 @@ class Stack:
         self.project = f"gymbox-test-{secrets.token_hex(4)}"
         self.controller, self.proxy = (f"http://127.0.0.1:{port}" for port in free_ports(2))
         self.shared = Path("/run") / self.project
-        self.environment = {
-            **os.environ,
+        settings = {
+            "COMPOSE_PROJECT_NAME": self.project,
             "GYMBOX_SHARED": str(self.shared),
             "GYMBOX_CONFIG": str(folder),
-            "XDG_CONFIG_HOME": str(folder),
             "GYMBOX_CONTROLLER_PORT": self.controller.rpartition(":")[2],
             "GYMBOX_PROXY_PORT": self.proxy.rpartition(":")[2],
             "GYMBOX_IMAGE": "gymbox-platform:test",
         }
+        env_file = folder / "compose.env"
+        env_file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        self.services = DockerCompose(ROOT / "compose", "compose.yaml", build=True, env_file=str(env_file))
+        self.environment = {**os.environ, "XDG_CONFIG_HOME": str(folder)}
         self.token_file = folder / "gymbox" / "token"
 
-    def compose(self, *arguments: str) -> str:
-        command = ["docker", "compose", "-p", self.project, "-f", str(ROOT / "compose/compose.yaml"), *arguments]
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{arguments}: {done.stderr[-3000:]}\n{self.logs() if 'up' in arguments else ''}"
-        return done.stdout
+    def up(self, *services: str) -> None:
+        """Bring servers up again, those that run left as they are."""
+        command = [*self.services.docker_compose_command(), "up", "--wait", "--detach", "--no-recreate", *services]
+        done = subprocess.run(command, cwd=self.services.context, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{done.stderr[-3000:]}\n{self.services.get_logs()}"
 
-    def logs(self) -> str:
-        return self.compose("logs", "--tail", "20")
+    def container(self, service: str) -> str:
+        found = self.services.get_container(service).ID
+        assert found is not None
+        return found
 
     @property
     def token(self) -> str:
@@ -70,8 +76,7 @@ class Stack:
         return dict(view)
 
     def kill(self, service: str) -> None:
-        container = self.compose("ps", "-q", service).strip()
-        subprocess.run(["docker", "kill", container], check=True, capture_output=True)
+        subprocess.run(["docker", "kill", self.container(service)], check=True, capture_output=True)
 
     def sandboxes(self) -> list[dict[str, Any]]:
         status, found = self.curl("GET", f"{self.controller}/sandboxes?status=ready")
@@ -117,12 +122,12 @@ def reset(stack: Stack, view: dict[str, Any], row: dict[str, Any]) -> None:
 def stack(engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     made = Stack(tmp_path_factory.mktemp("config"))
     try:
-        made.compose("up", "--build", "--wait", "--detach")
+        made.services.start()
         yield made
         for view in made.sandboxes():
             made.curl("DELETE", f"{made.controller}/sandboxes/{view['id']}")
     finally:
-        made.compose("down", "--volumes", "--timeout", "20")
+        made.services.stop()
         left = [path for path in made.shared.rglob("*") if path.is_socket()]
         shutil.rmtree(made.shared, ignore_errors=True)
     assert not left
@@ -134,7 +139,7 @@ def test_only_the_controller_has_the_engines_socket_and_nothing_listens_beyond_l
     stack: Stack, engine: Any
 ) -> None:
     for service in SERVICES:
-        found = engine.containers.get(stack.compose("ps", "-q", service).strip()).attrs
+        found = engine.containers.get(stack.container(service)).attrs
         host, mounts = found["HostConfig"], {mount["Source"] for mount in found["Mounts"]}
         assert ("/var/run/docker.sock" in mounts) == (service == "controller")
         assert host["CapDrop"] == ["ALL"] and host["ReadonlyRootfs"] and host["Init"] and not host["Privileged"]
@@ -193,9 +198,9 @@ def test_live_sandboxes_outlive_a_killed_controller_and_are_adopted(stack: Stack
         for view, row in zip(views, ROWS, strict=False):  # the proxy does not need it
             count(stack, view, row["expected_count"] - row["initial_count"])
 
-        stack.compose("up", "--wait", "--detach", "--no-recreate", "controller")
+        stack.up("controller")
         assert {view["id"] for view in stack.sandboxes()} == {view["id"] for view in views}
-        stack.compose("up", "--wait", "--detach", "--no-recreate")
+        stack.up()
         assert [score(stack, view, row) for view, row in zip(views, ROWS, strict=False)] == [1.0] * MANY
 
         deleted = pool.map(lambda view: stack.curl("DELETE", f"{stack.controller}/sandboxes/{view['id']}")[0], views)
@@ -209,7 +214,7 @@ def test_a_killed_proxy_is_told_its_routes_again(stack: Stack) -> None:
     stack.kill("proxy")
     with pytest.raises(subprocess.CalledProcessError):
         stack.curl("GET", f"{stack.proxy}/healthz")
-    stack.compose("up", "--wait", "--detach", "--no-recreate", "proxy")
+    stack.up("proxy")
     count(stack, view, ROWS[2]["expected_count"] - ROWS[2]["initial_count"])
     assert score(stack, view, ROWS[2]) == 1.0
     stack.curl("DELETE", f"{stack.controller}/sandboxes/behind-proxy")

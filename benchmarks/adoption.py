@@ -1,4 +1,4 @@
-"""Adoption: `docker kill` of the controller with 20 live sandboxes, then a restart: all adopted, none lost, none leaked.
+"""Adoption: `docker kill` of the controller with 20 live sandboxes, then a restart: all adopted, none lost or leaked.
 
 The servers run from compose/compose.yaml, as a project of its own on ports of its own. It takes some minutes the first
 time: images are built.

@@ -7,13 +7,14 @@ and forwarded by the proxy on loopback ports, so that `gymbox sandbox ls` and ot
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Self
 
-from gymbox_sandbox.lifecycle import CreateSandbox, Ended
+from gymbox_sandbox.lifecycle import CreateSandbox, Ended, fingerprint
 from gymbox_sandbox.wire import SESSION_HEADER
 
 from gymbox.client import ENDED_WAIT, Reach, SandboxClient
@@ -25,13 +26,14 @@ from gymbox.controller.sandboxes import Sandbox, Sandboxes
 from gymbox.controller.server import guard_of
 from gymbox.controller.settings import ControllerSettings
 from gymbox.controller.state import StateDirectory
-from gymbox.controller.tokens import fingerprint
 from gymbox.environment import Catalog, Environment
 from gymbox.http import HttpClient
 from gymbox.providers import SandboxProvider
 from gymbox.proxy.server import Proxy
 from gymbox.proxy.settings import ProxySettings
 from gymbox.serving import Listener, raise_file_limit
+
+log = logging.getLogger(__name__)
 
 LEASE = 86_400.0
 """Seconds: the caller lives in this process, so only its end can orphan a sandbox, and the next start sweeps that."""
@@ -128,7 +130,10 @@ class EmbeddedController:
             yield self._client(await self.sandboxes.create(request, environment))
         finally:
             if id in self.sandboxes:
-                await self.sandboxes.delete(id)
+                try:
+                    await self.sandboxes.delete(id)
+                except Exception:
+                    log.warning("cannot delete sandbox %s, which goes with this controller", id, exc_info=True)
 
     def _unused(self, id: str) -> str:
         """The id, with an ending if an earlier sandbox has used it up."""

@@ -10,8 +10,7 @@ has started.
     │       ├── SandboxEnded       the sandbox is no more; `ended` says why
     │       ├── StartFailed        it never became ready; `ended` has its last log lines
     │       ├── ImageBuildFailed   `log` has the failing step
-    │       ├── ModelFailure       the model did not give a usable answer
-    │       └── VerifyFailure      `verify` raised, or gave no finite number
+    │       └── ModelFailure       the model did not give a usable answer
     └── ConfigError        bad configuration: one message, exit code 2
 """
 
@@ -60,7 +59,6 @@ __all__ = [
     "ToolError",
     "Unauthorized",
     "Unavailable",
-    "VerifyFailure",
     "from_wire",
     "nearest",
 ]
@@ -100,7 +98,6 @@ class ErrorKind(StrEnum):
     VERIFY_FAILED = "verify_failed"
     BAD_VERDICT = "bad_verdict"
     TIMED_OUT = "timed_out"
-    CANCELLED = "cancelled"
     INVALID_TASK = "invalid_task"
     INTERNAL = "internal"
 
@@ -119,7 +116,6 @@ RETRYABLE = frozenset(
         ErrorKind.MODEL_TIMED_OUT,
         ErrorKind.MODEL_BAD_RESPONSE,
         ErrorKind.TIMED_OUT,
-        ErrorKind.CANCELLED,
     }
 )
 """Kinds for which the same rollout may succeed another time."""
@@ -130,9 +126,11 @@ class ConfigError(Exception):
 
 
 class RolloutFailure(Problem):
-    """A failure that already knows which kind of rollout error it is."""
+    """A failure that already knows which kind of rollout error it is, and says so on the wire too."""
 
-    rollout_kind: ErrorKind = ErrorKind.INTERNAL
+    def __init__(self, kind: ErrorKind, detail: str, *, retry_after: float | None = None, **extra: Any) -> None:
+        super().__init__(detail, retry_after=retry_after, **extra, rollout_kind=kind.value)
+        self.rollout_kind = kind
 
 
 _BY_CAUSE = {
@@ -141,7 +139,6 @@ _BY_CAUSE = {
     "killed": ErrorKind.SANDBOX_KILLED,
     "exited": ErrorKind.SANDBOX_EXITED,
     "expired": ErrorKind.SANDBOX_EXPIRED,
-    "timed_out": ErrorKind.TIMED_OUT,
     "failed_to_start": ErrorKind.SANDBOX_START_FAILED,
     "lost": ErrorKind.SANDBOX_LOST,
     "deleted": ErrorKind.SANDBOX_LOST,
@@ -152,27 +149,24 @@ class SandboxEnded(RolloutFailure, Gone):
     """The sandbox is no more; `ended` says why and has its last log lines."""
 
     def __init__(self, ended: Ended) -> None:
-        super().__init__(ended.detail, ended=ended.model_dump(mode="json"))
+        super().__init__(_BY_CAUSE[ended.cause], ended.detail, ended=ended.model_dump(mode="json"))
         self.ended = ended
-        self.rollout_kind = _BY_CAUSE[ended.cause]
 
 
 class StartFailed(RolloutFailure, Unavailable):
     """The sandbox never became ready; `ended` has the cause and its last log lines."""
 
     def __init__(self, ended: Ended) -> None:
-        super().__init__(ended.detail, ended=ended.model_dump(mode="json"))
+        kind = ErrorKind.OOM_KILLED if ended.cause == "oom_killed" else ErrorKind.SANDBOX_START_FAILED
+        super().__init__(kind, ended.detail, ended=ended.model_dump(mode="json"))
         self.ended = ended
-        self.rollout_kind = ErrorKind.OOM_KILLED if ended.cause == "oom_killed" else ErrorKind.SANDBOX_START_FAILED
 
 
 class ImageBuildFailed(RolloutFailure, Invalid):
     """An environment's image did not build; `log` ends with the failing step."""
 
-    rollout_kind = ErrorKind.IMAGE_BUILD_FAILED
-
     def __init__(self, detail: str, log: str = "") -> None:
-        super().__init__(detail, log=log)
+        super().__init__(ErrorKind.IMAGE_BUILD_FAILED, detail, log=log)
         self.log = log
 
 
@@ -180,16 +174,7 @@ class ModelFailure(RolloutFailure, Unavailable):
     """The model gave no usable answer; `kind_of` is one of the `MODEL_*` kinds."""
 
     def __init__(self, kind_of: ErrorKind, detail: str, *, retry_after: float | None = None) -> None:
-        super().__init__(detail, retry_after=retry_after, rollout_kind=kind_of.value)
-        self.rollout_kind = kind_of
-
-
-class VerifyFailure(RolloutFailure, Internal):
-    """`verify` raised (`verify_failed`) or gave no finite number (`bad_verdict`)."""
-
-    def __init__(self, kind_of: ErrorKind, detail: str) -> None:
-        super().__init__(detail, rollout_kind=kind_of.value)
-        self.rollout_kind = kind_of
+        super().__init__(kind_of, detail, retry_after=retry_after)
 
 
 _BY_PROBLEM: dict[type[Problem], ErrorKind] = {
@@ -198,7 +183,7 @@ _BY_PROBLEM: dict[type[Problem], ErrorKind] = {
     Gone: ErrorKind.SANDBOX_LOST,
 }
 _BY_STAGE: dict[Stage, ErrorKind] = {
-    Stage.PROVISION: ErrorKind.PROVIDER_UNAVAILABLE,
+    Stage.PROVISION: ErrorKind.INTERNAL,
     Stage.RESET: ErrorKind.RESET_FAILED,
     Stage.AGENT: ErrorKind.AGENT_FAILED,
     Stage.VERIFY: ErrorKind.VERIFY_FAILED,
@@ -220,16 +205,20 @@ class RolloutError(BaseModel):
     @classmethod
     def at(cls, stage: Stage, error: BaseException) -> RolloutError:
         """The record of `error`, raised while the rollout was in `stage`."""
-        if isinstance(error, RolloutFailure):
-            kind = error.rollout_kind
-        elif isinstance(error, Problem):
-            kind = _kind_in_extra(error.extra) or _BY_PROBLEM.get(type(error)) or _BY_STAGE[stage]
+        if isinstance(error, Problem):
+            kind = _kind_in_extra(error.extra) or _kind_by_type(stage, error)
         elif isinstance(error, TimeoutError):
             kind = ErrorKind.TIMED_OUT
         else:
             kind = _BY_STAGE[stage] if stage in (Stage.AGENT, Stage.VERIFY) else ErrorKind.INTERNAL
         detail = error.detail if isinstance(error, Problem) else f"{type(error).__name__}: {error}"
         return cls(stage=stage, kind=kind, detail=detail, retryable=kind in RETRYABLE, logs=_logs_of(error))
+
+
+def _kind_by_type(stage: Stage, error: Problem) -> ErrorKind:
+    if stage is Stage.PROVISION and isinstance(error, Unavailable):
+        return ErrorKind.PROVIDER_UNAVAILABLE
+    return _BY_PROBLEM.get(type(error)) or _BY_STAGE[stage]
 
 
 def _kind_in_extra(extra: dict[str, Any]) -> ErrorKind | None:

@@ -86,7 +86,8 @@ async def run_rollout(
                 result.reward, result.metrics = verdict.reward, verdict.metrics
                 result.reward_components = verdict.reward_components
     except Exception as error:  # the one broad except: a bad rollout is data, not a crash
-        result.error = RolloutError.at(clock.stage, error)
+        if result.reward is None:  # once scored it stays so, whatever becomes of the sandbox
+            result.error = RolloutError.at(clock.stage, error)
     clock.stop()
     return result
 

@@ -5,6 +5,7 @@ Apart from `wire`, because a sandbox never needs them: each model costs memory i
 
 from __future__ import annotations
 
+import hashlib
 from typing import Literal
 
 from pydantic import Field
@@ -19,7 +20,6 @@ EndCause = Literal[
     "expired",
     "oom_killed",
     "disk_full",
-    "timed_out",
     "killed",
     "exited",
     "failed_to_start",
@@ -103,6 +103,11 @@ class Route(Strict):
     control_token: str
     ended: Ended | None = None
     """Set: answer 410 with this cause."""
+
+
+def fingerprint(token: str) -> str:
+    """SHA-256 hex of a token, the form in which routes carry it: enough to check it, not to use it."""
+    return hashlib.sha256(token.encode()).hexdigest()
 
 
 class RouteTable(Strict):

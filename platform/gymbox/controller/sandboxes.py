@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gymbox_sandbox.lifecycle import CreateSandbox, Ended, Phases, Route, SandboxView
+from gymbox_sandbox.lifecycle import CreateSandbox, Ended, Phases, Route, SandboxView, fingerprint
 
 from gymbox import logs
 from gymbox.controller.containers import Container, Containers
@@ -26,7 +26,7 @@ from gymbox.controller.metrics import Metrics
 from gymbox.controller.routes import Routes
 from gymbox.controller.settings import ControllerSettings
 from gymbox.controller.state import StateDirectory
-from gymbox.controller.tokens import Tokens, fingerprint
+from gymbox.controller.tokens import Tokens
 from gymbox.environment import Environment
 from gymbox.errors import (
     AtCapacity,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gymbox_sandbox.lifecycle import fingerprint
+
 from gymbox.controller.app import controller_app
 from gymbox.controller.environments import LoadedEnvironments
 from gymbox.controller.routes import REFRESH, Routes, RouteSink
 from gymbox.controller.sandboxes import Sandboxes
 from gymbox.controller.settings import ControllerSettings
 from gymbox.controller.state import StateDirectory
-from gymbox.controller.tokens import fingerprint
 from gymbox.environment import Catalog
 from gymbox.http import HttpClient
 from gymbox.providers import SandboxProvider

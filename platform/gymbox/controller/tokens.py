@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 
 from gymbox_sandbox.lifecycle import SandboxTokens
@@ -22,8 +21,3 @@ class Tokens:
     def _mint(self, scope: str, sandbox: str) -> str:
         mac = hmac.digest(self._key, f"{scope}:{sandbox}".encode(), "sha256")
         return "gbx_sbx_" + base64.urlsafe_b64encode(mac).decode().rstrip("=")
-
-
-def fingerprint(token: str) -> str:
-    """SHA-256 hex: enough to check a token, not to use it."""
-    return hashlib.sha256(token.encode()).hexdigest()

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from gymbox.controller.containers import sweep_abandoned
 from gymbox.controller.state import StateDirectory, find_controller
-from gymbox.controller.tokens import Tokens, fingerprint
+from gymbox.controller.tokens import Tokens
 from gymbox.environment import Catalog
 from gymbox.errors import ConfigError
 from gymbox.providers import StartSpec
+from gymbox_sandbox.lifecycle import fingerprint
 
 
 def test_id_and_key_stay_and_are_not_for_others(folder):

@@ -1,0 +1,47 @@
+"""Rollout: what it records when the end of a sandbox goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from gymbox.environment import Environment, Timeouts
+from gymbox.errors import Unavailable
+from gymbox.http import HttpClient
+from gymbox.rollout import run_rollout
+
+from .conftest import CounterSandbox, CountingAgent, SilentModel, row
+
+
+class LeavingBadly:
+    """A controller whose sandboxes are left by `leave`."""
+
+    def __init__(self, leave: Callable[[], object]) -> None:
+        self._leave = leave
+
+    @asynccontextmanager
+    async def sandbox(self, environment: Environment, *, id: str | None = None) -> AsyncIterator[CounterSandbox]:
+        yield CounterSandbox(str(id))
+        await self._leave()  # type: ignore[misc]
+
+
+async def never() -> None:
+    await asyncio.Event().wait()
+
+
+async def fails() -> None:
+    raise Unavailable("the engine is away")
+
+
+@pytest.mark.parametrize("leave", [never, fails])
+async def test_a_verdict_stands_whatever_becomes_of_the_sandbox_afterwards(environment, leave) -> None:
+    made = environment(row())
+    hasty = made.manifest.model_copy(update={"timeouts": Timeouts(rollout=0.2)})
+    async with HttpClient() as http:
+        result = await run_rollout(
+            row(), Environment(made.folder, hasty), CountingAgent(), SilentModel(), LeavingBadly(leave), http, "r1"
+        )
+
+    assert (result.reward, result.error) == (1.0, None)

@@ -14,8 +14,7 @@ import logging
 import os
 import platform
 import secrets
-from collections import Counter, deque
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -76,7 +75,7 @@ class Score(BaseModel):
         return {"mean/reward": self.mean_reward, **fields}
 
 
-class Manifest(BaseModel):
+class RunManifest(BaseModel):
     """`manifest.json`."""
 
     model_config = ConfigDict(extra="forbid")
@@ -104,7 +103,7 @@ class Manifest(BaseModel):
 class RunFolder:
     """The folder of one run, held by one process at a time. `open` it, `add` records, `close` it."""
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
+    def __init__(self, path: Path, manifest: RunManifest) -> None:
         self.path = path
         self.manifest = manifest
         self.done: set[str] = set()
@@ -114,13 +113,14 @@ class RunFolder:
         self.total = Score()
         self._file = os.open(path / ROLLOUTS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._size = 0
-        self._waiting: deque[bytes] = deque()
+        self._waiting: list[tuple[dict[str, Any], bytes]] = []
+        self._next: asyncio.Task[None] | None = None
+        """Will put on disk what is waiting."""
+        self._turn = asyncio.Lock()
         self._failure: OSError | None = None
-        # one thread, so there is one writer; whatever has come in since the last fsync shares the next
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="gymbox-results")
 
     @staticmethod
-    def check(path: Path, *, inputs: dict[str, Any], resume: bool) -> Manifest | None:
+    def check(path: Path, *, inputs: dict[str, Any], resume: bool) -> RunManifest | None:
         """The manifest of the run to go on with; None for a new one. Writes nothing.
 
         Raises:
@@ -154,7 +154,7 @@ class RunFolder:
             before = cls.check(path, inputs=inputs, resume=resume)
             path.mkdir(parents=True, exist_ok=True)
             now, versions = datetime.now(UTC), _versions()
-            manifest = Manifest(
+            manifest = RunManifest(
                 run=before.run if before else secrets.token_hex(4),
                 starts=before.starts + 1 if before else 1,
                 started_at=before.started_at if before else now,
@@ -213,28 +213,35 @@ class RunFolder:
             WriteFailed: it could not be written, or a line before it; no part of it is in the file.
         """
         # ASCII: also a reader that takes U+2028 for a line end reads it right
-        self._waiting.append(json.dumps(record, allow_nan=False).encode() + b"\n")
+        self._waiting.append((record, json.dumps(record, allow_nan=False).encode() + b"\n"))
+        if self._next is None:
+            self._next = asyncio.create_task(self._flush())
         try:
-            await asyncio.get_running_loop().run_in_executor(self._writer, self._flush)
+            # shielded: being cancelled must not part a line from its count
+            await asyncio.shield(self._next)
         except OSError as error:
             raise WriteFailed(
                 f"cannot write to {self.path / ROLLOUTS}: {error.strerror}. {len(self.done)} results are safe; "
                 f"mend that, then go on with runner.output={self.path} runner.resume=true"
             ) from error
-        self._count(record)
+
+    async def _flush(self) -> None:
+        """Put all waiting lines on disk and count them; whatever comes in before its turn shares the fsync."""
+        async with self._turn:
+            batch, self._waiting, self._next = self._waiting, [], None
+            await asyncio.to_thread(self._append, b"".join(line for _, line in batch))
+            for record, _ in batch:
+                self._count(record)
 
     def _count(self, record: dict[str, Any]) -> None:
         self.scores.setdefault(record["environment"], Score()).add(record)
         self.total.add(record)
         self.done.add(record["rollout_id"])
 
-    def _flush(self) -> None:
-        """In the writer's thread: put all waiting lines on disk."""
+    def _append(self, lines: bytes) -> None:
+        """In a thread, one at a time: all of it or nothing."""
         if self._failure is not None:
             raise self._failure
-        lines = b"".join(self._waiting.popleft() for _ in range(len(self._waiting)))
-        if not lines:
-            return
         try:
             rest = memoryview(lines)
             while rest:
@@ -247,11 +254,13 @@ class RunFolder:
         self._size += len(lines)
 
     async def close(self, status: Status) -> None:
-        """Write manifest and metrics and let go of the folder."""
-        await asyncio.to_thread(self._finish, status)
+        """Write manifest and metrics, when every line is on disk, and let go of the folder."""
+        if self._next is not None:
+            await asyncio.wait({self._next})
+        async with self._turn:
+            await asyncio.to_thread(self._finish, status)
 
     def _finish(self, status: Status) -> None:
-        self._writer.shutdown()
         self.manifest.status, self.manifest.ended_at = status, datetime.now(UTC)
         by_environment = {name: score.metrics() for name, score in sorted(self.scores.items())}
         try:
@@ -266,13 +275,12 @@ class RunFolder:
         _write(self.path / MANIFEST, self.manifest.model_dump(mode="json"))
 
     def _release(self) -> None:
-        self._writer.shutdown()
         os.close(self._file)
 
 
-def _manifest_in(path: Path) -> Manifest | None:
+def _manifest_in(path: Path) -> RunManifest | None:
     try:
-        return Manifest.model_validate_json((path / MANIFEST).read_bytes())
+        return RunManifest.model_validate_json((path / MANIFEST).read_bytes())
     except FileNotFoundError:
         return None
     except ValidationError as error:

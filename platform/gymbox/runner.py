@@ -21,8 +21,8 @@ from gymbox.models import Model
 from gymbox.results import RunFolder, Score, Status
 from gymbox.rollout import RolloutController, RolloutResult, run_rollout
 
-RETRY_PAUSE = 1.0
-"""Seconds before the second attempt; doubled for each further one, at most 30."""
+RETRY_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+"""Seconds before the second attempt, doubled for each further one; and at most."""
 log = logging.getLogger(__name__)
 
 
@@ -112,7 +112,7 @@ class Plan:
                     yield slot
 
     def inputs(self) -> dict[str, Any]:
-        """Digests and settings on which the results depend; see `Manifest.inputs`."""
+        """Digests and settings on which the results depend; see `RunManifest.inputs`."""
         return {
             "runner": self.settings.inputs(),
             "environments": {
@@ -173,16 +173,20 @@ async def run(
     *,
     watcher: Watcher | None = None,
     stop: asyncio.Event | None = None,
+    retry_pause: float = RETRY_PAUSE,
 ) -> Summary:
     """Do what `folder` has no line for yet, then close it.
 
     One failed rollout never ends the others. Once `stop` is set no new one starts, and those under way get
     `settings.grace` seconds; cancelling this call drops them at once. What was dropped has no line.
 
+    Args:
+        retry_pause: seconds before the second attempt at a rollout.
+
     Raises:
         WriteFailed: a result could not be written; everything under way was dropped.
     """
-    run = _Run(plan, agent, model, controller, http, folder, watcher, stop or asyncio.Event())
+    run = _Run(plan, agent, model, controller, http, folder, watcher, stop or asyncio.Event(), retry_pause)
     status: Status = "failed"
     try:
         await run.work()
@@ -213,6 +217,7 @@ class _Run:
     folder: RunFolder
     watcher: Watcher | None
     stop: asyncio.Event
+    retry_pause: float
 
     async def work(self) -> None:
         """A crew of workers shares the slots that are left; memory does not grow with their number."""
@@ -260,7 +265,8 @@ class _Run:
                 return result, failed
             log.info("rollout %s: trying again after %s", result.rollout_id, result.error.kind)
             failed.append(result)
-            await asyncio.sleep(min(30, RETRY_PAUSE * 2 ** (len(failed) - 1)) * random.uniform(0.75, 1.25))
+            pause = min(LONGEST_PAUSE, self.retry_pause * 2 ** (len(failed) - 1))
+            await asyncio.sleep(pause * random.uniform(0.75, 1.25))
 
     async def _attempt(self, slot: Slot, attempt: int) -> RolloutResult:
         manifest = self.folder.manifest

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,32 @@ async def test_a_line_is_in_the_file_when_add_returns(tmp_path: Path) -> None:
 
     assert json.loads((tmp_path / "run" / "rollouts.jsonl").read_text())["rollout_id"] == "a"
     await folder.close("finished")
+
+
+async def test_a_line_whose_add_was_cancelled_is_counted_like_every_other(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    adding = asyncio.create_task(folder.add(record("a")))
+    await asyncio.sleep(0)  # it has handed its line over
+    adding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await adding
+    await folder.close("interrupted")
+
+    ids = [json.loads(line)["rollout_id"] for line in (tmp_path / "rollouts.jsonl").open()]
+    assert ids == ["a"] == sorted(folder.done)
+    assert json.loads((tmp_path / "manifest.json").read_text())["done"] == 1
+    assert json.loads((tmp_path / "metrics.json").read_text())["total"]["rollouts"] == 1
+
+
+async def test_lines_that_come_in_while_one_is_written_share_the_next_write(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    names = [str(number) for number in range(500)]
+
+    await asyncio.gather(*(folder.add(record(name)) for name in names))
+    await folder.close("finished")
+
+    assert [json.loads(line)["rollout_id"] for line in (tmp_path / "rollouts.jsonl").open()] == names
+    assert folder.total.rollouts == 500
 
 
 async def test_a_run_is_never_overwritten(tmp_path: Path) -> None:

@@ -42,7 +42,15 @@ class Bench:
                     self.output, inputs=plan.inputs(), settings={}, planned=len(plan), resume=chosen.resume
                 )
                 return await run(
-                    plan, self.agent, SilentModel(), self.controller, http, folder, watcher=self, stop=stop
+                    plan,
+                    self.agent,
+                    SilentModel(),
+                    self.controller,
+                    http,
+                    folder,
+                    watcher=self,
+                    stop=stop,
+                    retry_pause=0.001,
                 )
 
     def lines(self) -> list[dict[str, Any]]:
@@ -142,10 +150,7 @@ async def test_a_failed_rollout_has_no_reward_and_ends_no_other(bench: Bench, en
     assert summary.status == "finished" and not summary.complete
 
 
-async def test_a_retryable_failure_is_tried_again_and_recorded(
-    bench: Bench, environment: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gymbox.runner.RETRY_PAUSE", 0.001)
+async def test_a_retryable_failure_is_tried_again_and_recorded(bench: Bench, environment: Make) -> None:
     bench.controller.refusals = 2
 
     await bench.run(environment(row()), attempts=3)
@@ -156,10 +161,7 @@ async def test_a_retryable_failure_is_tried_again_and_recorded(
     assert bench.controller.made == [line["rollout_id"], f"{line['rollout_id']}.1.2", f"{line['rollout_id']}.1.3"]
 
 
-async def test_attempts_are_bounded_and_others_errors_are_not_tried_again(
-    bench: Bench, environment: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gymbox.runner.RETRY_PAUSE", 0.001)
+async def test_attempts_are_bounded_and_others_errors_are_not_tried_again(bench: Bench, environment: Make) -> None:
     bench.controller.refusals = 2
 
     await bench.run(environment(row(), row(crash="boom")), attempts=2, concurrency=1)
@@ -280,7 +282,7 @@ async def test_a_disk_that_fills_up_stops_the_run_and_loses_nothing_acknowledged
 ) -> None:
     import os
 
-    write, room = os.pwrite, [2500]
+    write, room = os.pwrite, [12_000]
 
     def pwrite(file: int, data: bytes, offset: int) -> int:
         if not room[0]:

@@ -1,12 +1,8 @@
-"""Published rows and rollouts of NeMo Gym, as they are: same rows, same tool results, same rewards.
-
-The folder is at hand in some places only; the variable GYMBOX_NEMO_ROWS names it, relative to this repository.
-"""
+"""Published rows and rollouts of NeMo Gym, as they are: same rows, same tool results, same rewards."""
 
 from __future__ import annotations
 
 import json
-import os
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -21,11 +17,9 @@ from gymbox.models.scripted import ScriptedModel
 from gymbox.rollout import RolloutResult, run_rollout
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / os.environ.get("GYMBOX_NEMO_ROWS", "../shared/data/nemo_rows")
+FOLDER = ROOT / "tests" / "data" / "nemo_gym"
 CATALOG = Catalog([ROOT / "environments"])
 PUBLISHED = {"weather": "example_single_tool_call", "counter": "example_session_state_mgmt"}
-
-pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the published rows are not at hand")
 
 
 @pytest.fixture(params=PUBLISHED)

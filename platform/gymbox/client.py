@@ -50,6 +50,8 @@ PAUSE = 0.2
 """Seconds before the second try; doubled for each further one."""
 GRACE = 10.0
 """Seconds beyond what the sandbox's own server gives a call: it knows better why something took too long."""
+IDLE = 300.0
+"""Seconds for which nothing of a download may come."""
 ENDED_WAIT = 3.0
 """Seconds that the cause of a lost connection may take to reach the controller."""
 
@@ -173,10 +175,12 @@ class SandboxClient:
         """Run a command and follow its output as it comes; leaving the block early hangs up.
 
         Raises:
+            TimedOut: it was silent for longer than it may run.
             SandboxEnded: the sandbox is no more.
         """
         body = request.model_copy(update={"stream": True}).model_dump_json(exclude_unset=False).encode()
-        async with self._stream("POST", "/exec", data=body, headers={"Content-Type": "application/json"}) as answer:
+        headers, idle = {"Content-Type": "application/json"}, request.timeout + GRACE
+        async with self._stream("POST", "/exec", idle=idle, data=body, headers=headers) as answer:
             yield Execution(self, answer)
 
     async def read_file(self, path: str) -> bytes:
@@ -202,6 +206,7 @@ class SandboxClient:
 
         Raises:
             NotFound: there is nothing.
+            TimedOut: nothing came for `IDLE` seconds.
             SandboxEnded: the sandbox is no more.
         """
         try:
@@ -221,7 +226,7 @@ class SandboxClient:
         await self._send("PUT", route, file, params=params, timeout=3600, repeatable=False)
 
     async def _download(self, route: str, path: str, file: IO[bytes]) -> None:
-        async with self._stream("GET", route, params={"path": path}) as answer:
+        async with self._stream("GET", route, idle=IDLE, params={"path": path}) as answer:
             async for chunk in answer.content.iter_any():
                 file.write(chunk)
         file.seek(0)
@@ -252,7 +257,7 @@ class SandboxClient:
                     socket=reach.socket,
                 )
                 return answer.raise_for_status()
-            except (Unavailable, Gone) as error:
+            except (Unavailable, Gone, NotFound) as error:
                 await self._explain(error)
                 if attempt == TRIES or not (repeatable or _was_not_sent(error)):
                     raise _unreachable(self.id, error) from error
@@ -266,7 +271,7 @@ class SandboxClient:
         try:
             async with self._http.stream(method, url, socket=socket, **options) as answer:
                 yield answer
-        except (Unavailable, Gone) as error:
+        except (Unavailable, Gone, NotFound) as error:
             await self._explain(error)
             raise _unreachable(self.id, error) from error
 
@@ -274,20 +279,31 @@ class SandboxClient:
         """
         Raises:
             SandboxEnded: that is why it does not answer.
+            Problem: it did answer; this one is its own.
         """
-        told = error.extra.get("ended")
-        ended = Ended.model_validate(told) if isinstance(told, dict) else await self._why()
+        if "rollout_kind" in error.extra or (isinstance(error, NotFound) and not self._is_unknown(error)):
+            raise error
+        ended = await self._why()
+        if ended is None and isinstance(told := error.extra.get("ended"), dict):
+            ended = Ended.model_validate(told)  # as the proxy knows it: without logs
         if ended is not None:
             raise SandboxEnded(ended) from error
 
+    def _is_unknown(self, error: NotFound) -> bool:
+        """Whether the proxy has said that it knows no such sandbox; the server inside names none."""
+        return error.extra.get("sandbox") == self.id
+
 
 def _was_not_sent(error: Problem) -> bool:
-    return isinstance(error.__cause__, aiohttp.ClientConnectorError)
+    return isinstance(error, NotFound) or isinstance(error.__cause__, aiohttp.ClientConnectorError)
 
 
 def _unreachable(id: str, error: Problem) -> Unavailable:
     return Unavailable(
-        f"sandbox {id} does not answer: {error.detail}", rollout_kind=ErrorKind.SANDBOX_UNREACHABLE.value
+        f"sandbox {id} does not answer: {error.detail}",
+        retry_after=error.retry_after,
+        **error.extra,
+        rollout_kind=ErrorKind.SANDBOX_UNREACHABLE.value,
     )
 
 

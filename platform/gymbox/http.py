@@ -13,10 +13,12 @@ from typing import Any, Self
 import aiohttp
 
 from gymbox.errors import Problem, TimedOut, Unavailable, from_wire
-from gymbox.sockets import PinnedSocket
+from gymbox.sockets import SocketSessions
 
 TRIES = 3
 FIRST_PAUSE = 0.25
+CONNECT = 10.0
+"""Seconds that a connection may take to open."""
 RETRY_STATUS = frozenset({429, 502, 503, 504})
 
 
@@ -77,7 +79,7 @@ class HttpClient:
     def __init__(self, *, connections: int = 4096) -> None:
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
-        self._sockets: dict[str, tuple[PinnedSocket, aiohttp.ClientSession]] = {}
+        self._sockets = SocketSessions(lambda address: self._open(aiohttp.UnixConnector(address, limit=256)))
 
     async def __aenter__(self) -> Self:
         return self
@@ -87,33 +89,26 @@ class HttpClient:
 
     async def close(self) -> None:
         """Close every connection; safe to call twice."""
-        for socket in list(self._sockets):
-            await self.forget(socket)
+        await self._sockets.close()
         if self._session is not None:
             await self._session.close()
         self._session = None
 
-    def session(self, socket: str | None = None) -> aiohttp.ClientSession:
+    async def session(self, socket: str | None = None) -> aiohttp.ClientSession:
         """The shared session, or the one whose every connection goes to the unix socket that is at this path now.
 
         Raises:
             Unavailable: there is no socket at that path.
         """
         if socket is not None:
-            if socket not in self._sockets:
-                pinned = PinnedSocket(socket)
-                self._sockets[socket] = pinned, self._open(aiohttp.UnixConnector(path=pinned.address, limit=256))
-            return self._sockets[socket][1]
+            return await self._sockets.of(socket)
         if self._session is None:
             self._session = self._open(aiohttp.TCPConnector(limit=self._connections, limit_per_host=0))
         return self._session
 
     async def forget(self, socket: str) -> None:
         """Close the session of a unix socket that is no more."""
-        pinned, session = self._sockets.pop(socket, (None, None))
-        if pinned is not None and session is not None:
-            await session.close()
-            pinned.close()
+        await self._sockets.forget(socket)
 
     @staticmethod
     def _open(connector: aiohttp.BaseConnector) -> aiohttp.ClientSession:
@@ -121,7 +116,7 @@ class HttpClient:
         return aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT),
             auto_decompress=True,
         )
 
@@ -156,7 +151,8 @@ class HttpClient:
                 for attempt in range(1, tries + 1):
                     wait: float | None = None
                     try:
-                        async with self.session(socket).request(
+                        session = await self.session(socket)
+                        async with session.request(
                             method, url, json=json, data=data, headers=headers, params=params
                         ) as response:
                             answer = Answer(response.status, response.headers, await response.read(), url)
@@ -185,20 +181,28 @@ class HttpClient:
 
     @asynccontextmanager
     async def stream(
-        self, method: str, url: str, *, socket: str | None = None, **options: Any
+        self, method: str, url: str, *, idle: float, socket: str | None = None, **options: Any
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A good answer whose body is read as it comes; leaving the block closes the connection.
 
+        Args:
+            idle: seconds for which nothing may come.
+
         Raises:
             Problem: the kind that a bad answer describes.
+            TimedOut: nothing came for `idle` seconds.
             Unavailable: no connection.
         """
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=idle)
         try:
-            async with self.session(socket).request(method, url, **options) as response:
+            session = await self.session(socket)
+            async with session.request(method, url, timeout=timeout, **options) as response:
                 if response.status >= 400:
                     Answer(response.status, response.headers, await response.read(), url).raise_for_status()
                 yield response
         except Problem:
             raise
+        except aiohttp.SocketTimeoutError as error:
+            raise TimedOut(f"{method} {url}: nothing came for {idle:g} s") from error
         except (aiohttp.ClientError, ConnectionError) as error:
             raise Unavailable(f"{method} {url}: {type(error).__name__}: {error}") from error

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
-from typing import Self
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Self
 
 from gymbox.errors import Unavailable
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
 
 
 class PinnedSocket:
@@ -42,6 +47,16 @@ class PinnedSocket:
         """What to connect to, as a path; valid in this process until `close`."""
         return self.path if self._descriptor < 0 else f"/proc/self/fd/{self._descriptor}"
 
+    def is_replaced(self) -> bool:
+        """Whether something else is at its path now; nothing at all does not count."""
+        if self._descriptor < 0:
+            return False
+        try:
+            # while we hold the inode, no other can get its number
+            return not os.path.samestat(os.lstat(self.path), os.fstat(self._descriptor))
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Let go of it; safe to call twice."""
         if self._descriptor >= 0:
@@ -53,3 +68,50 @@ class PinnedSocket:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class SocketSessions:
+    """HTTP sessions of which each connects to one unix socket only, kept by the socket's path.
+
+    Args:
+        open: makes a session that connects to this address.
+    """
+
+    def __init__(self, open: Callable[[str], ClientSession]) -> None:
+        self._open = open
+        self._held: dict[str, tuple[PinnedSocket, ClientSession]] = {}
+
+    async def of(self, path: str) -> ClientSession:
+        """The session for the socket that is at this path now; where another one was, its connections are dropped.
+
+        Raises:
+            Unavailable: there is no socket at that path.
+        """
+        held = self._held.get(path)
+        if held is not None and not held[0].is_replaced():
+            return held[1]
+        pinned = PinnedSocket(path)
+        session = self._open(pinned.address)
+        self._held[path] = pinned, session
+        if held is not None:
+            await _close(*held)
+        return session
+
+    async def keep(self, paths: set[str]) -> None:
+        """Drop the sessions of all other sockets, with whatever is in flight there."""
+        await asyncio.gather(*(self.forget(path) for path in self._held.keys() - paths))
+
+    async def forget(self, path: str) -> None:
+        """Drop the session of a socket; the next request opens it anew."""
+        held = self._held.pop(path, None)
+        if held is not None:
+            await _close(*held)
+
+    async def close(self) -> None:
+        """Drop all; safe to call twice."""
+        await self.keep(set())
+
+
+async def _close(pinned: PinnedSocket, session: ClientSession) -> None:
+    await session.close()
+    pinned.close()  # only now: the number in its address is reused

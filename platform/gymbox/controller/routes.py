@@ -38,14 +38,9 @@ class RemoteRoutes:
 
     async def replace(self, table: RouteTable) -> None:
         body = table.model_dump_json().encode()
-        try:
-            answer = await self._http.request(
-                "PUT", self._url, data=body, headers=self._headers, timeout=10, retry=False, socket=self._socket
-            )
-        except Unavailable:
-            if self._socket is not None:
-                await self._http.forget(self._socket)  # a proxy that was restarted has made a new one
-            raise
+        answer = await self._http.request(
+            "PUT", self._url, data=body, headers=self._headers, timeout=10, retry=False, socket=self._socket
+        )
         answer.raise_for_status()
 
 

@@ -40,7 +40,7 @@ def check_sandbox(token: str, route: Route | None, name: str, scope: Scope, admi
     may_control = hmac.compare_digest(presented, route.control_token if route else _NOBODY)
     may_call_tools = hmac.compare_digest(presented, route.tools_token if route else _NOBODY)
     if route is None or not (is_admin or may_control or may_call_tools):
-        raise NotFound(f"there is no sandbox {name!r} for this token")
+        raise NotFound(f"there is no sandbox {name!r} for this token", sandbox=name)
     if scope is Scope.CONTROL and not (is_admin or may_control):
         raise Forbidden("this token may call the sandbox's tools and nothing else")
     return route

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,8 @@ from gymbox.errors import (
     ErrorKind,
     Gone,
     Invalid,
+    NotFound,
+    Problem,
     RolloutError,
     SandboxEnded,
     Stage,
@@ -140,7 +143,60 @@ async def test_a_lost_connection_to_a_sandbox_that_ended_tells_the_cause(http):
     assert (error.kind, error.logs) == (ErrorKind.OOM_KILLED, "Killed\n")
 
 
-async def test_a_proxy_that_says_gone_with_the_cause_need_not_be_asked(http):
+@pytest.mark.parametrize("kind", ["unavailable", "gone"])
+async def test_what_the_author_raised_is_passed_on_as_it_is_and_not_repeated(http, kind):
+    script = Script(problem(kind, 503, rollout_kind="reset_failed", log="Traceback"))
+    async with sandbox(http, script) as client:
+        with pytest.raises(Problem) as failed:
+            await client.reset({})
+
+    error = RolloutError.at(Stage.RESET, failed.value)
+    assert (error.kind, error.retryable, error.logs) == (ErrorKind.RESET_FAILED, False, "Traceback")
+    assert len(script.asked) == 1
+
+
+async def test_what_an_unreachable_sandbox_said_last_is_kept(http):
+    async with sandbox(http, Script(problem("unavailable", 503, log="last words", retry_after=2))) as client:
+        with pytest.raises(Unavailable) as failed:
+            await client.call_tool("add", {})
+
+    error = RolloutError.at(Stage.AGENT, failed.value)
+    assert (error.kind, error.logs, failed.value.retry_after) == (ErrorKind.SANDBOX_UNREACHABLE, "last words", 2)
+
+
+async def test_a_sandbox_that_the_proxy_does_not_know_is_asked_for_at_the_controller(http):
+    lost = Ended(cause="lost", detail="the controller knows no sandbox s1 any more")
+    async with sandbox(http, Script(problem("not_found", 404, sandbox="s1")), lost) as client:
+        with pytest.raises(SandboxEnded) as ended:
+            await client.read_file("x")
+
+    assert RolloutError.at(Stage.AGENT, ended.value).kind is ErrorKind.SANDBOX_LOST
+
+
+async def test_a_route_that_comes_late_is_waited_for(http):
+    script = Script(problem("not_found", 404, sandbox="s1"), (200, {"output": "3"}))
+    async with sandbox(http, script) as client:
+        assert (await client.call_tool("add", {})).output == "3"
+
+
+async def test_a_file_that_is_not_there_is_the_sandboxs_own_answer(http):
+    async with sandbox(http, Script(problem("not_found", 404)), ENDED) as client:
+        with pytest.raises(NotFound):
+            await client.read_file("x")
+        with pytest.raises(NotFound):
+            await client.save("x", io.BytesIO())
+
+
+async def test_the_controller_knows_the_last_lines_that_a_proxy_does_not(http):
+    script = Script(problem("gone", 410, ended=ENDED.model_copy(update={"logs": ""}).model_dump()))
+    async with sandbox(http, script, ENDED) as client:
+        with pytest.raises(SandboxEnded) as ended:
+            await client.read_file("x")
+
+    assert ended.value.ended.logs == "Killed\n"
+
+
+async def test_a_proxy_that_says_gone_is_believed_where_the_controller_knows_nothing(http):
     script = Script(problem("gone", 410, ended=ENDED.model_dump()))
     async with sandbox(http, script) as client:
         with pytest.raises(SandboxEnded) as ended:

@@ -95,7 +95,7 @@ async def test_nobody_there_is_unavailable(http):
     with pytest.raises(Unavailable, match="127.0.0.1:9"):
         await http.request("GET", "http://127.0.0.1:9/", retry=False)
     with pytest.raises(Unavailable):
-        async with http.stream("GET", "http://127.0.0.1:9/"):
+        async with http.stream("GET", "http://127.0.0.1:9/", idle=10):
             pass
 
 
@@ -109,7 +109,7 @@ async def test_html_is_no_json_whatever_its_status(http, status, kind):
             await http.json("GET", url)
 
 
-async def test_a_stream_is_read_as_it_comes_and_its_refusal_is_a_problem(http):
+async def test_a_stream_is_read_as_it_comes_and_its_refusal_or_silence_is_a_problem(http):
     async def stream(request: web.Request) -> web.StreamResponse:
         if request.path == "/no":
             return web.json_response({"kind": "conflict", "detail": "no"}, status=409)
@@ -120,11 +120,14 @@ async def test_a_stream_is_read_as_it_comes_and_its_refusal_is_a_problem(http):
         return response
 
     async with serving(stream) as url:
-        async with http.stream("GET", url) as answer:
+        async with http.stream("GET", url, idle=10) as answer:
             assert await answer.content.readany() == b"first"
         with pytest.raises(Conflict):
-            async with http.stream("GET", f"{url}/no"):
+            async with http.stream("GET", f"{url}/no", idle=10):
                 pass
+        with pytest.raises(TimedOut, match="nothing came for 0.1 s"):
+            async with http.stream("GET", url, idle=0.1) as answer:
+                await answer.content.read()
 
 
 async def test_no_body_is_none(http):

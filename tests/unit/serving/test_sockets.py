@@ -7,13 +7,15 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+import aiohttp
 import pytest
 from aiohttp import web
 from gymbox.errors import Unavailable
 from gymbox.http import HttpClient
-from gymbox.sockets import PinnedSocket
+from gymbox.sockets import PinnedSocket, SocketSessions
 
 
 @pytest.fixture
@@ -109,3 +111,44 @@ async def test_the_shared_client_connects_through_it_until_it_is_told_to_forget(
             await http.forget(path)
         with pytest.raises(Unavailable):
             await http.json("GET", "http://sandbox/", socket=path, retry=False)
+
+
+async def test_a_socket_that_another_has_replaced_is_connected_to_anew(folder):
+    path = folder / "x.sock"
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response(id(request.app))
+
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(HttpClient())
+        for _ in range(2):
+            app = web.Application()
+            app.router.add_get("/", answer)
+            runner = web.AppRunner(app)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            await web.UnixSite(runner, str(path)).start()
+            assert await http.json("GET", "http://sandbox/", socket=str(path), retry=False) == id(app)
+            path.unlink()
+            # nothing in its place: what is connected stays so
+            assert await http.json("GET", "http://sandbox/", socket=str(path), retry=False) == id(app)
+
+
+async def test_only_the_sockets_to_be_kept_stay_open(folder):
+    opened = []
+
+    def open(address: str) -> aiohttp.ClientSession:
+        opened.append(aiohttp.ClientSession(connector=aiohttp.UnixConnector(address)))
+        return opened[-1]
+
+    with listening(folder / "a.sock"), listening(folder / "b.sock"):
+        sessions = SocketSessions(open)
+        a, b = [await sessions.of(str(folder / name)) for name in ("a.sock", "b.sock")]
+        assert await sessions.of(str(folder / "a.sock")) is a
+        await sessions.keep({str(folder / "b.sock")})
+        assert (a.closed, b.closed) == (True, False)
+        await sessions.close()
+        await sessions.close()
+
+    assert b.closed
+    assert len(opened) == 2

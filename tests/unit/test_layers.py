@@ -14,8 +14,9 @@ ISLANDS = {
     "providers": {"providers"},
     "rollouts": {"agents", "models", "rollout", "runner", "results", "dataset", "progress", "client", "checks"},
 }
-CONTRACTS = {"controller": {"providers"}}
-"""What a provider is stands in `gymbox.providers` itself; that much the controller imports, and no provider."""
+CONTRACTS = {"controller": {"providers"}, "providers": {"setup_base_image"}}
+"""What a provider is stands in `gymbox.providers` itself; that much the controller imports, and no provider. The base
+image is named where it is made."""
 TOP = {"cli", "config", "embedded", "doctor"}
 STANDALONE = {"setup_docker", "setup_base_image", "setup_bubblewrap"}
 

@@ -131,7 +131,9 @@ def stack(engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sta
         left = [path for path in made.shared.rglob("*") if path.is_socket()]
         shutil.rmtree(made.shared, ignore_errors=True)
     assert not left
-    named = engine.containers.list(all=True, filters={"label": f"com.docker.compose.project={made.project}"})
+    named = engine.containers.list(
+        all=True, ignore_removed=True, filters={"label": f"com.docker.compose.project={made.project}"}
+    )
     assert not named
 
 

@@ -35,7 +35,9 @@ def state(engine: Any) -> Iterator[Path]:
     yield folder
     id = folder / "main" / "id"
     if id.exists():
-        for container in engine.containers.list(all=True, filters={"label": f"{CONTROLLER_LABEL}={id.read_text()}"}):
+        for container in engine.containers.list(
+            all=True, ignore_removed=True, filters={"label": f"{CONTROLLER_LABEL}={id.read_text()}"}
+        ):
             container.remove(force=True)
     shutil.rmtree(folder)
 
@@ -104,7 +106,7 @@ async def test_all_sandboxes_of_a_killed_controller_are_adopted_and_none_is_leak
 
         await asyncio.gather(*(client.delete(id) for id in ids[1:]))
         label = f"{CONTROLLER_LABEL}={(state / 'main' / 'id').read_text()}"
-        assert engine.containers.list(all=True, filters={"label": label}) == []
+        assert engine.containers.list(all=True, ignore_removed=True, filters={"label": label}) == []
         assert os.listdir(state / "main" / "s") == []
         process.terminate()
         assert await process.wait() == 0

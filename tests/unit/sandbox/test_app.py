@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,10 @@ import pytest
 from gymbox_sandbox import ResourcesServer, Response, Task, ToolError, Verdict, tool
 from gymbox_sandbox.app import build
 from gymbox_sandbox.options import Options
-from gymbox_sandbox.problems import Invalid
+from gymbox_sandbox.problems import Invalid, Unavailable
 from gymbox_sandbox.sessions import verdict_of
 from gymbox_sandbox.wire import SESSION_HEADER, ExecRequest, ExecResult
+from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
 if TYPE_CHECKING:
@@ -43,8 +44,12 @@ class Counter(ResourcesServer):
             raise RuntimeError("no such start")
         if task.id == "slow":
             await asyncio.sleep(60)
+        if task.id == "unavailable":
+            raise Unavailable("the author's own")
         self.count: int = getattr(task, "initial_count", 0)
+        self.loop = asyncio.get_running_loop()
         self.started = asyncio.Event()
+        self.may_end = threading.Event()
         self.scored = 0
 
     @tool
@@ -66,6 +71,13 @@ class Counter(ResourcesServer):
         """Never return."""
         self.started.set()
         await asyncio.Event().wait()
+
+    @tool
+    def increment_when_told(self, by: int) -> None:
+        """Add `by`, in a thread, once it may end."""
+        self.loop.call_soon_threadsafe(self.started.set)
+        self.may_end.wait(20)
+        self.count += by
 
     @tool
     async def wait_started(self) -> None:
@@ -96,6 +108,8 @@ class Counter(ResourcesServer):
         match task.verifier_metadata.get("how"):
             case "raise":
                 raise RuntimeError("cannot score")
+            case "unavailable":
+                raise Unavailable("the author's own", rollout_kind="agent_failed")
             case "nan":
                 return float("nan")
             case "nan verdict":
@@ -112,9 +126,19 @@ class Counter(ResourcesServer):
 class Sandbox:
     """A server under test, and its agent."""
 
-    def __init__(self, client: TestClient, agent: Idle) -> None:
+    def __init__(self, client: TestClient, agent: Idle, made: list[Any]) -> None:
         self.client = client
         self.agent = agent
+        self._made = made
+
+    @property
+    def instance(self) -> Any:
+        """The instance that was made last."""
+        return self._made[-1]
+
+    def until_verify_begins(self) -> None:
+        while self.post("/tools/unknown").status_code != 409:
+            pass
 
     def post(self, path: str, body: Any = None, session: str = "") -> Any:
         return self.client.post(path, json={} if body is None else body, headers={SESSION_HEADER: session})
@@ -129,9 +153,26 @@ class Sandbox:
 @contextmanager
 def serving(server: type[ResourcesServer] = Counter, **options: Any) -> Iterator[Sandbox]:
     agent = Idle()
-    app = build(server, Options(name="counter", server="server.py", **options), agent)
+    made: list[Any] = []
+
+    class Watched(server):  # type: ignore[misc, valid-type]
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    app = build(Watched, Options(name="counter", server="server.py", **options), agent)
     with TestClient(app, raise_server_exceptions=False) as client:
-        yield Sandbox(client, agent)
+        yield Sandbox(client, agent, made)
+
+
+@contextmanager
+def meanwhile(call: Callable[[], Any]) -> Iterator[list[Any]]:
+    """Make a call in a thread; its answer is in the list once the context is left."""
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(call()), daemon=True)
+    thread.start()
+    yield answers
+    thread.join(20)
 
 
 @pytest.fixture
@@ -182,6 +223,14 @@ def test_a_reset_that_raises_says_so_and_shows_where(sandbox: Sandbox) -> None:
     assert (body["status"], body["rollout_kind"]) == (500, "reset_failed")
     assert body["detail"] == "reset raised RuntimeError: no such start"
     assert "in reset" in body["log"]
+
+
+def test_a_problem_that_reset_or_verify_raises_is_the_environments(sandbox: Sandbox) -> None:
+    body = sandbox.reset(id="unavailable").json()
+    assert (body["status"], body["detail"], body["rollout_kind"]) == (503, "the author's own", "reset_failed")
+    sandbox.reset()
+    body = sandbox.verify(how="unavailable").json()
+    assert (body["status"], body["detail"], body["rollout_kind"]) == (503, "the author's own", "verify_failed")
 
 
 def test_a_reset_that_takes_too_long_is_a_timeout() -> None:
@@ -319,13 +368,31 @@ def test_no_tool_can_be_called_once_verify_has_begun(sandbox: Sandbox) -> None:
 
 def test_verify_stops_tools_that_run(sandbox: Sandbox) -> None:
     sandbox.reset()
-    answers: list[Any] = []
-    call = threading.Thread(target=lambda: answers.append(sandbox.post("/tools/hang")), daemon=True)
-    call.start()
-    sandbox.post("/tools/wait_started")
-    assert sandbox.verify().status_code == 200
-    call.join()
+    with meanwhile(lambda: sandbox.post("/tools/hang")) as answers:
+        sandbox.post("/tools/wait_started")
+        assert sandbox.verify().status_code == 200
     assert answers[0].status_code == 409
+
+
+def test_verify_waits_for_a_sync_tool_which_cannot_be_stopped(sandbox: Sandbox) -> None:
+    sandbox.reset()
+    with meanwhile(lambda: sandbox.post("/tools/increment_when_told", {"by": 1})) as answers:
+        sandbox.post("/tools/wait_started")
+        with meanwhile(lambda: sandbox.verify(expected=1)) as verdicts:
+            sandbox.until_verify_begins()
+            sandbox.instance.may_end.set()
+    assert (answers[0].status_code, verdicts[0].json()["reward"]) == (409, 1.0)
+
+
+def test_a_sync_tool_that_does_not_end_in_time_lets_nobody_verify_until_it_has() -> None:
+    with serving(verify_timeout=0.01) as sandbox:
+        sandbox.reset()
+        with meanwhile(lambda: sandbox.post("/tools/increment_when_told", {"by": 1})):
+            sandbox.post("/tools/wait_started")
+            body = sandbox.verify().json()
+            sandbox.instance.may_end.set()
+    assert (body["status"], body["rollout_kind"]) == (504, "timed_out")
+    assert body["detail"] == "ending the tools did not finish within 0.01 s"
 
 
 def test_a_wrong_verify_body_closes_the_tools_and_lets_a_right_one_follow(sandbox: Sandbox) -> None:
@@ -383,6 +450,18 @@ class WithRoutes(Counter):
                 raise RuntimeError("too many")
             return self.count
 
+        @app.post("/hang")
+        async def hang() -> None:
+            await self.hang()
+
+        @app.post("/increment_when_told")
+        def increment_when_told() -> None:
+            self.increment_when_told(1)
+
+        @app.get("/tea")
+        async def tea() -> None:
+            raise HTTPException(418, "I am a teapot")
+
         return app
 
 
@@ -393,6 +472,41 @@ def test_an_author_adds_routes_to_the_instance() -> None:
         assert sandbox.post("/tools/increment", {"by": 1}).json()["output"] == "6"
         assert sandbox.client.get("/healthz").json()["status"] == "ok"
         assert sandbox.client.get("/nothing").status_code == 404
+
+
+def test_an_authors_route_is_refused_once_verify_has_begun() -> None:
+    with serving(WithRoutes) as sandbox:
+        sandbox.reset(initial_count=5)
+        sandbox.verify()
+        answer = sandbox.client.get("/count")
+    assert (answer.status_code, answer.json()["kind"]) == (409, "conflict")
+    assert "verify has begun" in answer.json()["detail"]
+
+
+def test_verify_stops_an_authors_route_that_runs() -> None:
+    with serving(WithRoutes) as sandbox:
+        sandbox.reset()
+        with meanwhile(lambda: sandbox.post("/hang")) as answers:
+            sandbox.post("/tools/wait_started")
+            assert sandbox.verify().status_code == 200
+    assert (answers[0].status_code, "verify has begun" in answers[0].json()["detail"]) == (409, True)
+
+
+def test_verify_waits_for_an_authors_sync_route() -> None:
+    with serving(WithRoutes) as sandbox:
+        sandbox.reset()
+        with meanwhile(lambda: sandbox.post("/increment_when_told")):
+            sandbox.post("/tools/wait_started")
+            with meanwhile(lambda: sandbox.verify(expected=1)) as verdicts:
+                sandbox.until_verify_begins()
+                sandbox.instance.may_end.set()
+    assert verdicts[0].json()["reward"] == 1.0
+
+
+def test_a_status_of_an_authors_own_is_still_the_callers_fault_below_500() -> None:
+    with serving(WithRoutes) as sandbox:
+        answer = sandbox.client.get("/tea")
+    assert (answer.status_code, answer.json()["kind"]) == (418, "invalid")
 
 
 def test_an_authors_route_that_raises_is_an_internal_problem() -> None:

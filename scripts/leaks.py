@@ -1,7 +1,8 @@
 """Leaks: what the tests left behind. `leaks.py before` prints a snapshot; `leaks.py after FILE` compares with it.
 
-Looked at: containers, networks and volumes with a gymbox label, processes of ours, and sockets and folders of ours
-in the temporary folders. Exit code 1 names each leftover.
+Looked at: containers, networks and volumes (where CI is set all of them, else those with a gymbox label, since this
+machine may be doing other things), processes of ours, and sockets and folders of ours in the temporary folders. Exit
+code 1 names each leftover.
 """
 
 from __future__ import annotations
@@ -48,16 +49,17 @@ def files() -> set[str]:
     roots = {Path(tempfile.gettempdir()), Path("/run/gymbox"), Path("/dev/shm")}
     found = set()
     for root in roots:
-        pattern = "**/*" if root.name == "gymbox" else "gymbox*"
-        found |= {str(path) for path in root.glob(pattern) if root.is_dir() and "coverage" not in path.name}
+        for pattern in ("**/*",) if root.name == "gymbox" else ("gymbox*", "gbx*"):
+            found |= {str(path) for path in root.glob(pattern) if root.is_dir() and "coverage" not in path.name}
     return {path for path in found if not path.endswith(("/key", "/lock", "/id", "/token"))}
 
 
 def snapshot() -> dict[str, list[str]]:
+    chosen = [] if os.environ.get("CI") else ["--filter", f"label={LABEL}"]
     return {
-        "containers": sorted(docker("ps", "-aq", "--filter", f"label={LABEL}")),
-        "networks": sorted(docker("network", "ls", "-q", "--filter", f"label={LABEL}")),
-        "volumes": sorted(docker("volume", "ls", "-q", "--filter", f"label={LABEL}")),
+        "containers": sorted(docker("ps", "-aq", *chosen)),
+        "networks": sorted(docker("network", "ls", "-q", *chosen)),
+        "volumes": sorted(docker("volume", "ls", "-q", *chosen)),
         "processes": sorted(processes()),
         "files": sorted(files()),
     }

@@ -28,7 +28,7 @@ def engine() -> Iterator[Any]:
 
 
 async def containers_of(engine: Any, run: str) -> list[Any]:
-    return await asyncio.to_thread(engine.containers.list, all=True, filters={"name": f"-{run}-"})
+    return await asyncio.to_thread(engine.containers.list, all=True, ignore_removed=True, filters={"name": f"-{run}-"})
 
 
 async def test_tasks_go_all_the_way_in_containers_and_none_is_left(gymbox: Gymbox, engine: Any) -> None:

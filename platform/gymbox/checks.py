@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,15 +11,13 @@ from gymbox_sandbox.responses import Message, Response
 from gymbox_sandbox.tasks import Task
 
 from gymbox.agents.tool_loop import ToolLoop
-from gymbox.dataset import Row
+from gymbox.dataset import TOOL_NAME, Row
 from gymbox.environment import Environment
 from gymbox.errors import Problem
 from gymbox.http import HttpClient
 from gymbox.models.scripted import ScriptedModel
 from gymbox.rollout import RolloutController, RolloutResult, run_rollout
 
-TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""What model providers accept."""
 SHOWN = 3
 """Faults of a check that are shown."""
 

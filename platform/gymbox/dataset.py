@@ -29,10 +29,18 @@ MAX_ROW_BYTES = 32 * 1024 * 1024
 SHOWN_FAULTS = 20
 PARAMS = "responses_create_params"
 KNOWN_FIELDS = (PARAMS, "verifier_metadata", "gold_replies")
+KNOWN_PARAMS = (
+    *ResponsesParams.model_fields,
+    *("background", "conversation", "include", "max_tool_calls", "previous_response_id", "prompt", "prompt_cache_key"),
+    *("reasoning", "safety_identifier", "service_tier", "store", "stream_options", "text", "top_logprobs"),
+    *("truncation", "user"),
+)
+"""Those of the Responses API. Engines know more, which pass, unless they look like one of these mistyped."""
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""What model providers accept."""
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
-_ITEM: TypeAdapter[Any] = TypeAdapter(Item)
 _GOLD: TypeAdapter[Any] = TypeAdapter(list[list[Item]])
-_NOT_FINITE = re.compile(rb"[:,\[]\s*-?(NaN|Infinity)\b")
+_NOT_PLAIN = re.compile(r"^Value error, | or instance of \w+$")
 _HUGE_EXPONENT = re.compile(rb"[eE]\+?[0-9]{3}")
 
 
@@ -198,6 +206,7 @@ class _Check:
             return [
                 self._fault(number, "(row)", "starts with a byte order mark", "save the file as UTF-8 without BOM")
             ]
+        line = line.rstrip(b"\r\n")  # else the newline is part of a text that is not closed
         try:
             row = from_json(line, allow_inf_nan=False)
             if _HUGE_EXPONENT.search(line):
@@ -212,7 +221,8 @@ class _Check:
     def _names(self, row: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         missing = tuple(name for name in self._known if name not in row)
         for name in row:
-            if name not in self._known and (meant := _meant(name, missing)):
+            meant = _meant(name, missing) or _meant(name, KNOWN_FIELDS, 0.8)
+            if name not in self._known and meant in missing:
                 yield name, "unknown field", f"did you mean {meant!r}? As it is, the agent would see it"
 
     def _id(self, number: int, row: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -239,10 +249,14 @@ class _Check:
             meant = next((name for name in params if _meant(name, ("input",))), None)
             hint = f"rename {meant!r} to 'input'" if meant else "put the messages for the model there"
             yield f"{PARAMS}.input", "missing or empty", hint
+        missing = tuple(name for name in KNOWN_PARAMS if name not in params and name != "input")
+        for name in params:
+            if name not in KNOWN_PARAMS and (meant := _meant(name, missing)):
+                yield f"{PARAMS}.{name}", "unknown field", f"did you mean {meant!r}? As it is, it would do nothing"
         try:
             ResponsesParams.model_validate(params)
-        except ValidationError as error:
-            yield from _explain_params(params, error)
+        except ValidationError:
+            yield from _explain_params(params)
             return
         yield from _explain_tools(params.get("tools") or [])
 
@@ -254,16 +268,17 @@ class _Check:
             try:
                 _GOLD.validate_python(row["gold_replies"])
             except ValidationError as error:
-                yield from _told("gold_replies", error, "write a list of turns, each a list of output items")
+                yield from _told(
+                    "gold_replies", row["gold_replies"], error, "write a list of turns, each a list of output items"
+                )
 
 
 def _explain_json(line: bytes, error: str) -> tuple[str, str]:
     """Reason and remedy for bytes that are not one JSON value."""
     if error.startswith("trailing characters"):
         return "holds more than one JSON value", "put each row on a line of its own"
-    if error.startswith(("expected value", "invalid number", "Out of range")) and re.search(
-        rb"NaN|Infinity|[eE]", line
-    ):
+    at_fault = line[int(error.rpartition(" ")[2]) - 1 :] if " column " in error else b""
+    if error.startswith("Out of range") or at_fault.startswith((b"NaN", b"Infinity")):
         return "holds NaN, Infinity or a number too large", "JSON has none of these; use null or leave it out"
     if "hex escape" in error:
         return f"holds half a surrogate pair ({error})", "write the character itself, in UTF-8"
@@ -274,29 +289,52 @@ def _explain_json(line: bytes, error: str) -> tuple[str, str]:
     return f"is not JSON: {error.replace(' at line 1 column', ' at column')}", "mend it at that column"
 
 
-def _explain_params(params: dict[str, Any], error: ValidationError) -> Iterator[tuple[str, str, str]]:
+def _explain_params(params: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     """One fault for each wrong field; `input` is gone through item by item, for faults that can be understood."""
-    yield from _told(PARAMS, error, "see the Responses API's create params", leave_out="input")
+    rest = {**params, "input": ""}
+    try:
+        ResponsesParams.model_validate(rest)
+    except ValidationError as error:
+        yield from _told(PARAMS, rest, error, "see the Responses API's create params")
     items = params.get("input")
     if not isinstance(items, list):
         if items and not isinstance(items, str):
             yield f"{PARAMS}.input", f"is {_kind(items)}", "write a text or a list of items"
         return
     for position, item in enumerate(items):
+        alone = {"input": [item]}
         try:
-            _ITEM.validate_python(item)
-        except ValidationError as wrong:
-            yield from _told(
-                f"{PARAMS}.input[{position}]", wrong, 'write items such as {"role": "user", "content": "…"}'
-            )
+            ResponsesParams.model_validate(alone)
+        except ValidationError as error:
+            remedy = 'write items such as {"role": "user", "content": "…"}'
+            yield from _told(f"{PARAMS}.input[{position}]", alone, error, remedy, within=("input", 0))
 
 
-def _told(prefix: str, error: ValidationError, remedy: str, leave_out: str = "") -> Iterator[tuple[str, str, str]]:
-    for fault in error.errors(include_url=False, include_context=False):
-        if leave_out and fault["loc"][:1] == (leave_out,):
-            continue
-        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"])
-        yield f"{prefix}{where}", fault["msg"], remedy
+def _told(
+    prefix: str, value: Any, error: ValidationError, remedy: str, within: tuple[str | int, ...] = ()
+) -> Iterator[tuple[str, str, str]]:
+    """One fault for each place in `value`, below `within`: of a union, pydantic tells what is wrong with each branch,
+    and names the branches in the path."""
+    reasons: dict[tuple[str | int, ...], list[str]] = {}
+    for fault in error.errors(include_url=False, include_context=False, include_input=False):
+        reason = _NOT_PLAIN.sub("", fault["msg"])
+        said = reasons.setdefault(_place(value, fault["loc"], missing=fault["type"] == "missing"), [])
+        said.append(reason.removeprefix("Input should be ") if said else reason)
+    for place, said in reasons.items():
+        if any(place == other[: len(place)] for other in reasons if other != place):
+            continue  # the branch that fits so far that it fails deeper inside is the one that was meant
+        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place[len(within) :])
+        yield f"{prefix}{where}", " or ".join(dict.fromkeys(said)), remedy
+
+
+def _place(value: Any, location: tuple[str | int, ...], *, missing: bool) -> tuple[str | int, ...]:
+    """`location` without the parts that are not in `value`: names of a union's branches."""
+    place: list[str | int] = []
+    for part in location:
+        if isinstance(part, int) if isinstance(value, list) else isinstance(value, dict) and part in value:
+            value = value[part]
+            place.append(part)
+    return (*place, location[-1]) if missing else tuple(place)
 
 
 def _explain_tools(tools: list[dict[str, Any]]) -> Iterator[tuple[str, str, str]]:
@@ -309,6 +347,8 @@ def _explain_tools(tools: list[dict[str, Any]]) -> Iterator[tuple[str, str, str]
             name, parameters = tool.get("name"), tool.get("parameters")
             if not isinstance(name, str) or not name:
                 yield f"{where}.name", "missing or no text", "give the tool its name"
+            elif not TOOL_NAME.fullmatch(name):
+                yield f"{where}.name", f"{name!r:.80} is no tool name", "use 1 to 64 of letters, digits, _ and -"
             elif name in names:
                 yield f"{where}.name", f"{name!r} is defined twice", "leave one of the two out"
             else:
@@ -318,8 +358,8 @@ def _explain_tools(tools: list[dict[str, Any]]) -> Iterator[tuple[str, str, str]
 
 
 @lru_cache(maxsize=4096)
-def _meant(name: str, known: tuple[str, ...]) -> str | None:
-    close = get_close_matches(name.lower().replace("-", "_"), known, n=1, cutoff=0.85)
+def _meant(name: str, known: tuple[str, ...], cutoff: float = 0.85) -> str | None:
+    close = get_close_matches(name.lower().replace("-", "_"), known, n=1, cutoff=cutoff)
     return close[0] if close and close[0] != name else None
 
 

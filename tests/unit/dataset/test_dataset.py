@@ -88,6 +88,10 @@ def test_the_digest_is_of_the_whole_file(write: Write) -> None:
     [
         (b"{'a': 1}", "1: (row): is not JSON: key must be a string at column 2"),
         (b'{"a": 1', "1: (row): ends in the middle of a JSON value"),
+        (b'{"a": "text, "b": 1', "1: (row): is not JSON: expected `,` or `}` at column 15; mend it at that column"),
+        (b'{"a": "text', "1: (row): ends in the middle of a JSON value"),
+        (b'{"e": 1, "a": }', "1: (row): is not JSON: expected value at column 15; mend it at that column"),
+        (b'{"e": "NaN", "a": 01}', "1: (row): is not JSON: invalid number at column 20"),
         (b'{"a": 1}{"a": 2}', "1: (row): holds more than one JSON value; put each row on a line of its own"),
         (b"[1]", "1: (row): is a list, not an object"),
         (b"null", "1: (row): is null, not an object"),
@@ -133,16 +137,21 @@ def row(**params: Any) -> dict[str, Any]:
         (row(input=3), "responses_create_params.input: is a number; write a text or a list of items"),
         (
             row(input=[{"role": "user"}, {"role": "boss"}]),
-            "responses_create_params.input[1].message.role: Input should be",
+            "responses_create_params.input[1].role: Input should be",
         ),
         (
             row(input=[{"type": "function_call", "name": "f"}]),
-            "responses_create_params.input[0].function_call.call_id: Field",
+            "responses_create_params.input[0].call_id: Field",
         ),
         (row(temperature="hot"), "responses_create_params.temperature: Input should be a valid number"),
+        (row(temprature=1), "responses_create_params.temprature: unknown field; did you mean 'temperature'?"),
+        (row(tols=[]), "responses_create_params.tols: unknown field; did you mean 'tools'?"),
+        (row(top_logprob=1), "responses_create_params.top_logprob: unknown field; did you mean 'top_logprobs'?"),
+        ({**GOOD, "gold_reply": []}, "gold_reply: unknown field; did you mean 'gold_replies'?"),
         (row(tools={}), "responses_create_params.tools: Input should be a valid list"),
         (row(tools=[{"type": "function"}]), "responses_create_params.tools[0].name: missing or no text"),
         (row(tools=[{"name": "f", "parameters": []}]), "responses_create_params.tools[0].parameters: is a list"),
+        (row(tools=[{"name": "a b"}]), "responses_create_params.tools[0].name: 'a b' is no tool name"),
         (row(tools=[{"name": "f"}, {"name": "f"}]), "responses_create_params.tools[1].name: 'f' is defined twice"),
         (
             row(tools=[{"type": "function", "function": {}}]),
@@ -159,6 +168,28 @@ def test_a_faulty_field_is_named_with_reason_and_remedy(write: Write, line: dict
 
 def test_a_wrong_input_is_told_once_and_item_by_item(write: Write) -> None:
     assert len(faults(write(row(input=[{"role": "user"}, {"role": "boss"}, 3])))) == 2
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ({"role": "user", "content": 3}, ".content: Input should be a valid string or a valid list"),
+        ({"role": "user", "content": ["x"]}, ".content[0]: Input should be a valid dictionary"),
+        (3, ": Input should be a valid dictionary"),
+        ({"role": "tool", "content": "x"}, ": a message of role 'tool' needs its tool_call_id"),
+    ],
+)
+def test_each_wrong_item_is_one_sentence_in_the_words_of_the_row(write: Write, item: Any, said: str) -> None:
+    good = {"role": "tool", "tool_call_id": "c", "content": "of the Chat API"}
+    remedy = 'write items such as {"role": "user", "content": "…"}'
+
+    assert faults(write(row(input=[good, item]))) == [f"1: responses_create_params.input[1]{said}; {remedy}"]
+
+
+def test_settings_that_only_some_engines_know_pass(write: Write) -> None:
+    extras = {"top_k": 1, "min_p": 0, "seed": 1, "logprobs": 1, "max_tokens": 9, "chat_template_kwargs": {}}
+
+    assert len(opened(write(row(temperature=1, top_p=1, **extras)))) == 1
 
 
 def test_tools_that_are_no_functions_pass(write: Write) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -15,9 +17,9 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from gymbox_sandbox import __version__
 from gymbox_sandbox.options import Options
-from gymbox_sandbox.problems import BY_STATUS, MEDIA_TYPE, Internal, Invalid, Problem
+from gymbox_sandbox.problems import MEDIA_TYPE, Internal, Invalid, Problem, faults, of_status
 from gymbox_sandbox.resources import ResourcesServer
-from gymbox_sandbox.sessions import AgentCommands, Sessions, faults
+from gymbox_sandbox.sessions import AgentCommands, Sessions
 from gymbox_sandbox.wire import SESSION_HEADER, Health, ResetRequest, VerifyRequest
 
 log = logging.getLogger(__name__)
@@ -63,10 +65,11 @@ def build(
         if options.max_sessions > 1:
             raise Invalid(f"{server.__name__} has routes of its own, which need a sandbox for each task (sessions: 1)")
         # there is one instance for good, since the author's routes are bound to it
-        author_app = sessions.open("").instance.setup_webserver()
+        session = sessions.open("")
+        author_app = session.instance.setup_webserver()
         for kind, handler in handlers.items():
             author_app.exception_handlers.setdefault(kind, handler)
-        own.append(Mount("/", app=author_app))
+        own.append(Mount("/", app=partial(session.answer, author_app)))
     return Starlette(
         routes=[
             Route("/healthz", healthz),
@@ -104,13 +107,13 @@ def _answer(model: BaseModel) -> Response:
 
 
 async def _problem(_: Request, problem: Any) -> Response:
-    headers = {} if problem.retry_after is None else {"Retry-After": f"{problem.retry_after:g}"}
+    headers = {} if problem.retry_after is None else {"Retry-After": str(math.ceil(problem.retry_after))}
     return JSONResponse(problem.to_wire(), problem.status, headers, MEDIA_TYPE)
 
 
 async def _http_exception(request: Request, error: Any) -> Response:
-    kind = BY_STATUS.get(error.status_code, Internal)
-    body = kind(f"{request.method} {request.url.path}: {error.detail}").to_wire() | {"status": error.status_code}
+    problem = of_status(error.status_code)(f"{request.method} {request.url.path}: {error.detail}")
+    body = problem.to_wire() | {"status": error.status_code}
     return JSONResponse(body, error.status_code, error.headers, MEDIA_TYPE)
 
 

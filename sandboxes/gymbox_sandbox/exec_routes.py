@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from gymbox_sandbox.commands import Commands, Output, Started
 from gymbox_sandbox.hang_up import unless_hung_up
-from gymbox_sandbox.problems import Invalid, Problem
+from gymbox_sandbox.problems import Invalid, Problem, faults
 from gymbox_sandbox.wire import ExecRequest, ExecResult, Pty
 
 MOST_BODY = 128 << 20
@@ -120,8 +120,4 @@ async def _body[Model: BaseModel](request: Request, model: type[Model]) -> Model
     try:
         return model.model_validate_json(bytes(body))
     except ValidationError as error:
-        found = "; ".join(
-            f"{'.'.join(map(str, fault['loc'])) or 'body'}: {fault['msg']}"
-            for fault in error.errors(include_url=False, include_input=False)
-        )
-        raise Invalid(f"{request.url.path}: {found}") from error
+        raise Invalid(f"{request.url.path}: {faults(error)}") from error

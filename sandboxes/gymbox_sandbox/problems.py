@@ -18,7 +18,10 @@ table below, and every gymbox client turns that answer back into the same except
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -107,6 +110,17 @@ BY_STATUS: dict[int, type[Problem]] = {problem.status: problem for problem in KI
 }
 
 
+def of_status(status: int) -> type[Problem]:
+    """The kind of problem that an HTTP status of 400 or more means."""
+    return BY_STATUS.get(status) or (Invalid if status < 500 else Internal)
+
+
+def faults(error: ValidationError) -> str:
+    """What is wrong where, in one line."""
+    found = error.errors(include_url=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'body'}: {fault['msg']}" for fault in found)
+
+
 def from_wire(status: int, body: Any, *, where: str) -> Problem:
     """The problem that an answer with `status` and decoded `body` describes; `where` names the call in the text.
 
@@ -115,7 +129,7 @@ def from_wire(status: int, body: Any, *, where: str) -> Problem:
     fields = dict(body) if isinstance(body, dict) else {}
     kind = fields.pop("kind", None)
     found = KINDS.get(kind) if isinstance(kind, str) else None
-    found = found or BY_STATUS.get(status) or (Invalid if 400 <= status < 500 else Internal)
+    found = found or (of_status(status) if status >= 400 else Internal)
     detail = fields.pop("detail", None)
     retry_after = fields.pop("retry_after", None)
     for reserved in ("title", "status", "type"):

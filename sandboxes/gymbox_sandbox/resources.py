@@ -133,6 +133,11 @@ class ResourcesServer:
             return await function(*args, **kwargs)
         return await get_running_loop().run_in_executor(self._thread, partial(function, *args, **kwargs))
 
+    async def _no_thread_works(self) -> None:
+        """Return when no sync function runs any more: one whose caller was cancelled still does."""
+        if "_thread" in vars(self):
+            await get_running_loop().run_in_executor(self._thread, int)
+
     @cached_property
     def _thread(self) -> ThreadPoolExecutor:
         from concurrent.futures import ThreadPoolExecutor

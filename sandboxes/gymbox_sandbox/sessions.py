@@ -10,16 +10,19 @@ import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import ValidationError
 
 from gymbox_sandbox.options import Options
-from gymbox_sandbox.problems import AtCapacity, Conflict, Internal, Invalid, Problem, TimedOut, ToolError
+from gymbox_sandbox.problems import AtCapacity, Conflict, Internal, Invalid, Problem, TimedOut, ToolError, faults
 from gymbox_sandbox.resources import ResourcesServer, Runs
 from gymbox_sandbox.tasks import Task, Verdict
 from gymbox_sandbox.tools import result_text
 from gymbox_sandbox.wire import ResetAnswer, ToolResult, VerifyRequest
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 log = logging.getLogger(__name__)
 LOG_LINES = 30
@@ -88,7 +91,8 @@ class Session:
         self._task: dict[str, Any] | None = None
         self._answer: ResetAnswer | None = None
         self._tools_closed = False
-        self._calls: set[asyncio.Task[Any]] = set()
+        self._calls: dict[asyncio.Future[Any], Callable[[], object]] = {}
+        """What is called by the agent now, and how to stop it."""
         self._verdict: asyncio.Task[Verdict] | None = None
         self._lock = asyncio.Lock()
         instance.workspace = Path(options.workspace)
@@ -123,11 +127,10 @@ class Session:
         """
         if self._answer is None:
             raise Conflict("there was no reset yet: POST /reset comes first")
-        if self._tools_closed:
-            raise Conflict("verify has begun: no tool can be called any more")
+        self._refuse_if_closed()
         call = asyncio.create_task(self._tool_result(name, arguments))
-        self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
+        self._calls[call] = call.cancel
+        call.add_done_callback(self._calls.pop)
         try:
             return await call
         except asyncio.CancelledError:
@@ -135,6 +138,31 @@ class Session:
                 raise Conflict("verify has begun: the tool was stopped") from None
             call.cancel()
             raise
+
+    async def answer(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the author's own routes answer a request, which is a call of the agent as much as a tool's is.
+
+        Raises:
+            Conflict: verify has begun.
+        """
+        from anyio import CancelScope  # which few sandboxes need
+
+        self._refuse_if_closed()
+        call = asyncio.get_running_loop().create_future()
+        # a scope and not a task to cancel: it is left only when the thread of a sync route has ended
+        with CancelScope() as answering:
+            self._calls[call] = answering.cancel
+            try:
+                await app(scope, receive, send)
+            finally:
+                del self._calls[call]
+                call.set_result(None)
+        if answering.cancelled_caught:
+            raise Conflict("verify has begun: the route was stopped")
+
+    def _refuse_if_closed(self) -> None:
+        if self._tools_closed:
+            raise Conflict("verify has begun: nothing can be called any more")
 
     async def _tool_result(self, name: str, body: bytes) -> ToolResult:
         seconds = self._options.tool_timeout
@@ -156,8 +184,8 @@ class Session:
     def stop_tools(self) -> None:
         """Refuse further tool calls and cancel the ones that run."""
         self._tools_closed = True
-        for call in self._calls:
-            call.cancel()
+        for stop in self._calls.values():
+            stop()
 
     async def verify(self, read: Callable[[], Awaitable[VerifyRequest]]) -> Verdict:
         """The verdict; a second call gets the stored one, or the stored failure.
@@ -168,15 +196,17 @@ class Session:
         Raises:
             Conflict: there was no reset.
             Internal: `verify` raised (`rollout_kind` is verify_failed) or gave no finite number (bad_verdict).
-            TimedOut: it took longer than it may.
+            TimedOut: it, or ending the tools, took longer than it may.
         """
         if self._answer is None:
             raise Conflict("there was no reset yet: POST /reset comes first")
         async with self._lock:
             if self._verdict is None:
                 self.stop_tools()
-                if self._calls:
-                    await asyncio.wait(self._calls)
+                async with _deadline(self._options.verify_timeout, "ending the tools"):
+                    if self._calls:
+                        await asyncio.wait(self._calls)
+                    await self.instance._no_thread_works()
                 if self._options.max_sessions == 1:  # else the agent has no processes, see ResourcesServer.exec
                     await self._commands.kill_all()
                 self._verdict = asyncio.create_task(self._score(await read()))
@@ -198,12 +228,6 @@ def task_of(row: dict[str, Any]) -> Task:
         return Task.model_validate(row)
     except ValidationError as error:
         raise Invalid(f"the task is wrong: {faults(error)}", rollout_kind="invalid_task") from error
-
-
-def faults(error: ValidationError) -> str:
-    """What is wrong where, in one line."""
-    found = error.errors(include_url=False, include_input=False)
-    return "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'body'}: {fault['msg']}" for fault in found)
 
 
 def verdict_of(found: Any) -> Verdict:
@@ -239,7 +263,8 @@ async def _failing_as(kind: str, name: str) -> AsyncIterator[None]:
     """Turn what the author's code raises into a problem that says what and where."""
     try:
         yield
-    except Problem:
+    except Problem as problem:
+        problem.extra.setdefault("rollout_kind", kind)  # its own kind alone would say that the sandbox failed
         raise
     except Exception as error:
         log.warning("%s raised", name, exc_info=True)

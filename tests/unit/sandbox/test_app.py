@@ -16,7 +16,6 @@ from gymbox_sandbox.options import Options
 from gymbox_sandbox.problems import Invalid, Unavailable
 from gymbox_sandbox.sessions import verdict_of
 from gymbox_sandbox.wire import SESSION_HEADER, ExecRequest, ExecResult
-from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ class Counter(ResourcesServer):
             case "raise":
                 raise RuntimeError("cannot score")
             case "unavailable":
-                raise Unavailable("the author's own", rollout_kind="agent_failed")
+                raise Unavailable("the author's own")
             case "nan":
                 return float("nan")
             case "nan verdict":
@@ -458,10 +457,6 @@ class WithRoutes(Counter):
         def increment_when_told() -> None:
             self.increment_when_told(1)
 
-        @app.get("/tea")
-        async def tea() -> None:
-            raise HTTPException(418, "I am a teapot")
-
         return app
 
 
@@ -501,12 +496,6 @@ def test_verify_waits_for_an_authors_sync_route() -> None:
                 sandbox.until_verify_begins()
                 sandbox.instance.may_end.set()
     assert verdicts[0].json()["reward"] == 1.0
-
-
-def test_a_status_of_an_authors_own_is_still_the_callers_fault_below_500() -> None:
-    with serving(WithRoutes) as sandbox:
-        answer = sandbox.client.get("/tea")
-    assert (answer.status_code, answer.json()["kind"]) == (418, "invalid")
 
 
 def test_an_authors_route_that_raises_is_an_internal_problem() -> None:

@@ -96,10 +96,6 @@ def compose(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Setti
         ConfigError: what is wrong, with the nearest name where one is mistyped.
     """
     raw = _composed([_prepared(override) for override in overrides], config_dirs)
-    known = list(Settings.model_fields)
-    for name in raw:
-        if name not in known:
-            raise ConfigError(f"there is no setting {name!r}; {nearest(name, known)}")
     parts: dict[str, Any] = {
         "agent": component(raw.get("agent"), "agent", Agent),
         "model": component(raw.get("model"), "model", Model),
@@ -155,8 +151,10 @@ def _prepared(override: str) -> str:
             return override
         raise ConfigError(f"{override!r} is no setting; write name=value, such as environment={override}")
     if name in ("environment", "++environment", "+environment"):
-        names = value.strip("[]").split(",")
-        return f"++environment=[{','.join(_quoted(name.strip(' "\'')) for name in names if name.strip())}]"
+        names = [name.strip(" \"'") for name in value.strip("[]").split(",") if name.strip()]
+        if not names:
+            raise ConfigError("environment= names none; write environment=NAME, such as environment=counter")
+        return f"++environment=[{','.join(map(_quoted, names))}]"
     if name not in GROUPS and not name.startswith(("+", "~", "hydra.")):
         name = f"++{name}"
     try:
@@ -180,6 +178,10 @@ def _composed(overrides: list[str], config_dirs: Sequence[Path]) -> dict[str, An
     try:
         with initialize_config_dir(config_dir=str(SHIPPED), version_base="1.3"):
             found = hydra_compose("config", [f"hydra.searchpath=[{paths}]", *overrides])
+        known = list(Settings.model_fields)
+        for name in found:
+            if name not in known:  # before what is missing: the mistyped name is why
+                raise ConfigError(f"there is no setting {name!r}; {nearest(str(name), known)}")
         missing = sorted(OmegaConf.missing_keys(found))
         if missing:
             raise ConfigError("\n".join(f"{name} is not set; add {name}=…" for name in missing))

@@ -107,7 +107,8 @@ def test_fields_that_no_yaml_lists_can_be_set_with_or_without_plus() -> None:
         ("model.replies=[a", "'model.replies=[a' is not well-formed; check its quotes and brackets"),
         ("model.name=${oc.env:NO_SUCH_VARIABLE}", "Environment variable 'NO_SUCH_VARIABLE' not found"),
         ("~model", "model has no _target_; choose one with model=NAME"),
-        ("environment=", "settings is wrong:\n  environment: Tuple should have at least 1 item"),
+        ("environment=", "environment= names none; write environment=NAME, such as environment=counter"),
+        ("environment=[]", "environment= names none; write environment=NAME, such as environment=counter"),
         ("controller=localhost:8710", "settings is wrong:\n  controller: String should match pattern"),
         ("+nogroup/x=y", "there is no setting"),
         ("model=a/b", "there is no model/a 'b'; known: chat, local, openai, scripted"),
@@ -117,6 +118,12 @@ def test_fields_that_no_yaml_lists_can_be_set_with_or_without_plus() -> None:
 )
 def test_what_is_wrong_is_said_with_the_nearest_name(override: str, said: str) -> None:
     assert said in refusal(override)
+
+
+@pytest.mark.parametrize("mistyped", ["enviroment", "environments"])
+def test_a_mistyped_environment_is_no_missing_one(mistyped: str) -> None:
+    with pytest.raises(ConfigError, match=f"there is no setting '{mistyped}'; did you mean 'environment'?"):
+        compose([f"{mistyped}=counter"])
 
 
 @pytest.mark.parametrize(

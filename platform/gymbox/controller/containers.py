@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gymbox_sandbox.lifecycle import ID_PATTERN, CreateSandbox, Ended
 from gymbox_sandbox.wire import SESSION_HEADER
@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from gymbox.controller.state import StateDirectory
 from gymbox.environment import Environment
-from gymbox.errors import ImageBuildFailed, Problem, StartFailed
+from gymbox.errors import ImageBuildFailed, Problem, StartFailed, Unavailable
 from gymbox.http import HttpClient
 from gymbox.providers import Found, SandboxProvider, Started, StartSpec
 
@@ -30,6 +30,8 @@ REQUEST_LABEL = "gymbox.request"
 DIGEST_LABEL = "gymbox.environment-digest"
 LONGEST_PAUSE = 30.0
 """Seconds between tries to stop what does not want to stop."""
+LONGEST_GOODBYE = 10.0
+"""Seconds for which a controller that ends waits for removals under way; the next one goes on with them."""
 
 
 @dataclass(eq=False, slots=True)
@@ -68,6 +70,15 @@ class Container:
         return f"http://{self.started.address or 'sandbox'}", self.started.socket
 
 
+class _Removal(NamedTuple):
+    """A container on its way out."""
+
+    tried: asyncio.Event
+    """The first try has been made."""
+    task: asyncio.Task[None]
+    """Ends once it is gone."""
+
+
 class Watcher(Protocol):
     """Who is told what becomes of containers."""
 
@@ -99,7 +110,7 @@ class Containers:
         self._idle = idle
         self._live: dict[str, Container] = {}
         self._shared: dict[str, list[Container]] = {}
-        self._stopping: dict[str, asyncio.Task[None]] = {}
+        self._removals: dict[str, _Removal] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -183,6 +194,7 @@ class Containers:
     async def _start(self, container: Container) -> None:
         try:
             await self._provider.prepare(container.environment)
+            await self._until_gone(container)
             async with self._line:
                 container.mark("queued")
                 spec = StartSpec(
@@ -193,7 +205,7 @@ class Containers:
                 )
                 started = await self._provider.start(spec, container.mark)
             if container.early_end is not None:
-                await self._remove(container.id)
+                await self._remove(container.id).wait()
                 raise StartFailed(container.early_end)
             container.started = started
         except Problem as error:
@@ -211,6 +223,8 @@ class Containers:
         log.warning("container %s did not start: %s", container.id, error)
         container.error = error
         self._forget(container)
+        if "queued" in container.times:  # its start had begun, and may have left something
+            self._remove(container.id)
         if isinstance(error, StartFailed):
             ended = error.ended
         else:
@@ -228,7 +242,7 @@ class Containers:
         log.warning("container %s ended: %s (%s)", id, ended.cause, ended.detail)
         self._forget(container)
         self._watcher.ended(container, ended)
-        self._spawn(self._remove(container.id, container.started))
+        self._remove(container.id, container.started)
 
     async def stop(self, container: Container) -> None:
         """Remove it. Returns after the first try; what fails is tried again in the background, after a crash too."""
@@ -237,13 +251,41 @@ class Containers:
         if container.starting is not None and not container.starting.done():
             container.starting.cancel()
             await asyncio.wait({container.starting})
-        await self._remove(container.id, container.started)
+        await self._remove(container.id, container.started).wait()
 
-    async def _remove(self, id: str, started: Started | None = None) -> None:
-        if started is not None and started.socket is not None:
-            await self._http.forget(started.socket)
-        if not await self._removed(id) and id not in self._stopping:
-            self._stopping[id] = self._spawn(self._remove_at_last(id))
+    async def _until_gone(self, container: Container) -> None:
+        """
+        Raises:
+            Unavailable: what an earlier start of its id left behind cannot be removed.
+        """
+        removal, timeout = self._removals.get(container.id), container.environment.manifest.timeouts.start
+        if removal is not None and (await asyncio.wait({removal.task}, timeout=timeout))[1]:
+            raise Unavailable(f"what an earlier start of {container.id} left behind cannot be removed yet")
+
+    def _remove(self, id: str, started: Started | None = None) -> asyncio.Event:
+        """Remove it, however many tries it takes, after a crash too; nothing of its id is started before.
+
+        Returns: what is set once the first try has been made.
+        """
+        self._state.intend_delete(id)
+        if id not in self._removals:
+            tried = asyncio.Event()
+            task = asyncio.create_task(self._remove_at_last(id, started, tried), name=f"remove {id}")
+            self._removals[id] = _Removal(tried, task)
+        return self._removals[id].tried
+
+    async def _remove_at_last(self, id: str, started: Started | None, tried: asyncio.Event) -> None:
+        pause = 0.5
+        try:
+            if started is not None and started.socket is not None:
+                await self._http.forget(started.socket)
+            while not await self._removed(id):
+                tried.set()
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+        finally:
+            del self._removals[id]
+            tried.set()
 
     async def _removed(self, id: str) -> bool:
         try:
@@ -254,17 +296,6 @@ class Containers:
         self._state.deleted(id)
         return True
 
-    async def _remove_at_last(self, id: str) -> None:
-        pause = 0.5
-        try:
-            while True:
-                await asyncio.sleep(pause)
-                if await self._removed(id):
-                    return
-                pause = min(2 * pause, LONGEST_PAUSE)
-        finally:
-            del self._stopping[id]
-
     # --- after a crash
 
     async def adopt(self, environment_of: Callable[[str], Environment]) -> dict[str, tuple[Container, CreateSandbox]]:
@@ -273,6 +304,7 @@ class Containers:
         doomed = self._state.intended_deletes()
 
         async def adopt_one(found: Found) -> None:
+            started = Started(found.id, found.socket, found.address, found.image)
             try:
                 if found.id in doomed:
                     raise LookupError("it was to be deleted")
@@ -281,12 +313,12 @@ class Containers:
                     environment=(environment := environment_of(found.environment)),
                     capacity=environment.manifest.sessions,
                     labels=found.labels,
-                    started=Started(found.id, found.socket, found.address, found.image),
+                    started=started,
                 )
                 requests = await self._requests_on(container)
             except Exception as error:
                 log.warning("removing %s, which cannot be adopted: %s", found.id, error)
-                await self._remove(found.id)
+                await self._remove(found.id, started).wait()
                 return
             container.closing = found.labels.get(DIGEST_LABEL) != environment.digest
             for phase in ("queued", "created", "started", "ready"):
@@ -301,8 +333,9 @@ class Containers:
 
         found = await self._provider.list()
         await asyncio.gather(*(adopt_one(one) for one in found))
-        await asyncio.gather(*(self._remove(id) for id in doomed - {one.id for one in found}))
-        return adopted
+        await asyncio.gather(*(self._remove(id).wait() for id in doomed - {one.id for one in found}))
+        # what has ended since then is not handed out
+        return {id: (container, request) for id, (container, request) in adopted.items() if container.id in self._live}
 
     async def _requests_on(self, container: Container) -> list[CreateSandbox]:
         """What asked for the sandboxes on a container that was found; known exactly only where it is not shared."""
@@ -332,9 +365,10 @@ class Containers:
         for container in self._live.values():
             if container.idle is not None:
                 container.idle.cancel()
-        for task in self._tasks - set(self._stopping.values()):
-            await asyncio.wait({task}, timeout=10)
-        for task in list(self._stopping.values()):
+        first_tries = [asyncio.create_task(removal.tried.wait()) for removal in self._removals.values()]
+        if ends := {*self._tasks, *first_tries}:
+            await asyncio.wait(ends, timeout=LONGEST_GOODBYE)
+        for task in [*first_tries, *(removal.task for removal in self._removals.values())]:
             task.cancel()
             await asyncio.wait({task})
         await self._provider.close()
@@ -382,11 +416,15 @@ async def sweep_abandoned(parent: Path, provider: SandboxProvider) -> None:
     for state in StateDirectory.abandoned(parent):
         try:
             await provider.open(state.id, lambda id, ended: None)
-            for found in await provider.list():
-                log.warning("removing %s, left behind by a run that is no more", found.id)
-                state.intend_delete(found.id)
-                await provider.stop(found.id)
-                state.deleted(found.id)
+            for id in {found.id for found in await provider.list()} | state.intended_deletes():
+                log.warning("removing %s, left behind by a run that is no more", id)
+                state.intend_delete(id)
+                try:
+                    await provider.stop(id)
+                except Exception as error:
+                    log.warning("container %s is left to the next sweep: %s", id, error)
+                else:
+                    state.deleted(id)
         finally:
             await provider.close()
             state.close()

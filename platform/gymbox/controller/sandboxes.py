@@ -117,13 +117,18 @@ class Sandboxes:
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Sandboxes:
-        await self._containers.open()
-        self._routes.open()
-        for id, (container, request) in (await self._containers.adopt(self.environments)).items():
+        try:
+            await self._containers.open()
+            adopted = await self._containers.adopt(self.environments)
+        except BaseException:
+            await self._containers.close(stop_all=False)
+            raise
+        for id, (container, request) in adopted.items():
             sandbox = self._new(id, request, container.environment, container)
             sandbox.exact = container.capacity == 1
             self._ready(sandbox)
             log.info("adopted sandbox %s on %s", id, container.id)
+        self._routes.open()  # not before: until then the proxy goes by what the last controller told it
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -239,6 +244,7 @@ class Sandboxes:
     def view(self, sandbox: Sandbox, *, tokens: bool = True) -> SandboxView:
         """What is told about it."""
         now, container = time.monotonic(), sandbox.container
+        expires = sandbox.expires if sandbox.settled.is_set() else now + sandbox.lease
         times = {phase: max(0.0, round(at - sandbox.created, 6)) for phase, at in container.times.items()}
         return SandboxView.model_validate(
             {
@@ -252,7 +258,7 @@ class Sandboxes:
                 "tokens": self.tokens.of(sandbox.id) if tokens else None,
                 "labels": sandbox.request.labels,
                 "created_at": sandbox.created_at,
-                "expires_at": time.time() + sandbox.expires - now,
+                "expires_at": time.time() + expires - now,
                 "phases": Phases(**times),
                 "ended": sandbox.ended,
             }
@@ -338,7 +344,7 @@ class Sandboxes:
         assert started is not None
         sandbox.route = sandbox.route.model_copy(update={"socket": started.socket, "address": started.address})
         sandbox.routed = self._routes.put(sandbox.route)
-        self._renew(sandbox, sandbox.lease)  # what it waited in line does not count
+        self._renew(sandbox, sandbox.lease)
         sandbox.settled.set()
         self.metrics.ready(sandbox)
 
@@ -346,7 +352,8 @@ class Sandboxes:
         if sandbox.timer is not None:
             sandbox.timer.cancel()
         sandbox.lease, sandbox.expires = lease, time.monotonic() + lease
-        sandbox.timer = asyncio.get_running_loop().call_later(lease, self._expire, sandbox)
+        if sandbox.routed is not None:  # what it waits in line does not count
+            sandbox.timer = asyncio.get_running_loop().call_later(lease, self._expire, sandbox)
 
     def _expire(self, sandbox: Sandbox) -> None:
         detail = f"nobody renewed sandbox {sandbox.id} for {sandbox.lease:g} s"
@@ -371,7 +378,9 @@ class Sandboxes:
     def _bury(self, sandbox: Sandbox) -> None:
         """Remember it, and forget the oldest of those remembered."""
         self._ended[sandbox.id] = sandbox
-        self._routes.put(sandbox.route.model_copy(update={"socket": None, "address": None, "ended": sandbox.ended}))
+        # without what untrusted code printed: who holds but a tools token is not told that
+        ended = sandbox.ended and sandbox.ended.model_copy(update={"logs": ""})
+        self._routes.put(sandbox.route.model_copy(update={"socket": None, "address": None, "ended": ended}))
         while len(self._ended) > self.settings.tombstones:
             oldest, _ = self._ended.popitem(last=False)
             self._routes.drop(oldest)

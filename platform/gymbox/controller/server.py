@@ -14,9 +14,10 @@ from gymbox.controller.sandboxes import Sandboxes
 from gymbox.controller.settings import ControllerSettings
 from gymbox.controller.state import StateDirectory
 from gymbox.environment import Catalog
+from gymbox.guard import LOOPBACK_HOSTS, Guard
 from gymbox.http import HttpClient
 from gymbox.providers import SandboxProvider
-from gymbox.serving import LOOPBACK_HOSTS, Guard, Listener, serve
+from gymbox.serving import Listener, serve
 
 
 def guard_of(settings: ControllerSettings, token: str) -> Guard:

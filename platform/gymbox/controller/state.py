@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from gymbox.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 MAIN = "main"
 _LOCK, _KEY, _ID, _DELETES, _SOCKETS, _ADDRESS = "lock", "key", "id", "deletes", "s", "address.json"
@@ -78,12 +81,19 @@ class StateDirectory:
         return self.path / _SOCKETS / hashlib.sha256(container.encode()).hexdigest()[:12]
 
     def intend_delete(self, container: str) -> None:
-        """Remember, also beyond a crash, that this container has to go."""
-        (self.path / _DELETES / container).touch()
+        """Remember, also beyond a crash, that this container has to go. Never raises: on a full disk, too, what can be
+        removed now shall be."""
+        try:
+            (self.path / _DELETES / container).touch()
+        except OSError as error:
+            log.warning("cannot note that container %s has to go: %s", container, error)
 
     def deleted(self, container: str) -> None:
-        """It has gone."""
-        (self.path / _DELETES / container).unlink(missing_ok=True)
+        """It has gone. Never raises: to remove it once more does no harm."""
+        try:
+            (self.path / _DELETES / container).unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("cannot note that container %s has gone: %s", container, error)
 
     def intended_deletes(self) -> set[str]:
         """Containers that have to go and may still be there."""

@@ -35,6 +35,8 @@ class InProcessContainer:
         self.sessions: set[str] = set()
         self.ended_sessions: list[str] = []
         self.refuse_to_end_sessions = False
+        self.healthz_delay = 0.0
+        self.on_healthz: Callable[[], Any] = lambda: None
         self.socket = str(spec.directory / "server.sock")
         app = web.Application()
         app.router.add_get("/healthz", self._healthz)
@@ -53,6 +55,8 @@ class InProcessContainer:
         shutil.rmtree(self.spec.directory, ignore_errors=True)
 
     async def _healthz(self, _: web.Request) -> web.Response:
+        self.on_healthz()
+        await asyncio.sleep(self.healthz_delay)
         return web.json_response({"status": "ok"})
 
     async def _reset(self, request: web.Request) -> web.Response:
@@ -78,8 +82,10 @@ class InProcessProvider:
     name: str = "in-process"
     containers: dict[str, InProcessContainer] = field(default_factory=dict)
     starts: list[str] = field(default_factory=list)
+    stops: list[str] = field(default_factory=list)
     may_start: asyncio.Event = field(default_factory=asyncio.Event)
     start_error: Exception | None = None
+    list_error: Exception | None = None
     stop_errors: int = 0
     most_starting: int = 0
     _starting: int = 0
@@ -115,6 +121,7 @@ class InProcessProvider:
             self._starting -= 1
 
     async def stop(self, id: str) -> None:
+        self.stops.append(id)
         if self.stop_errors:
             self.stop_errors -= 1
             raise OSError("the engine does not answer")
@@ -123,6 +130,8 @@ class InProcessProvider:
             await container.stop()
 
     async def list(self) -> list[Found]:
+        if self.list_error is not None:
+            raise self.list_error
         return [
             Found(
                 id=id,

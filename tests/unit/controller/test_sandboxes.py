@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,8 @@ from gymbox.errors import (
     Unavailable,
 )
 from gymbox_sandbox.lifecycle import CreateSandbox, Ended
+
+from .conftest import environment
 
 
 def asked(id: str | None = None, environment: str = "alone", **fields: Any) -> CreateSandbox:
@@ -169,6 +172,46 @@ async def test_an_image_that_does_not_build_is_told_with_its_log(controller, pro
         assert sandboxes.get("s1").ended.logs == "E: no package"
 
 
+async def test_what_a_failed_start_left_behind_is_removed_until_it_is_gone(controller, provider, folder):
+    async with controller() as sandboxes:
+        provider.start_error = Unavailable("the engine is down")
+        provider.stop_errors = 1
+        with pytest.raises(Unavailable):
+            await sandboxes.create(asked("s1"))
+
+        deletes = folder / "main" / "deletes"
+        assert [path.name for path in deletes.iterdir()] == provider.starts
+        await until(lambda: not list(deletes.iterdir()))
+        assert provider.stops == provider.starts * 2
+
+
+async def test_an_id_is_not_started_anew_before_what_its_last_start_left_is_gone(controller, provider):
+    async with controller() as sandboxes:
+        provider.start_error = Unavailable("the engine is down")
+        provider.stop_errors = 2
+        with pytest.raises(Unavailable):
+            await sandboxes.create(asked("s1"))
+        provider.start_error = None
+        await sandboxes.create(asked("s1"))
+
+        assert provider.stop_errors == 0
+        assert len(provider.containers) == 1
+
+
+async def test_an_id_whose_leftovers_do_not_go_is_not_started(controller, provider, environments, folder):
+    environments["alone"] = environment(folder / "environments", "alone", timeouts={"start": 0.05})
+    async with controller() as sandboxes:
+        provider.start_error = Unavailable("the engine is down")
+        provider.stop_errors = 1000
+        with pytest.raises(Unavailable, match="engine"):
+            await sandboxes.create(asked("s1"))
+        with pytest.raises(Unavailable, match="left behind"):
+            await sandboxes.create(asked("s1"))
+
+        assert len(provider.starts) == 1
+    provider.stop_errors = 0
+
+
 async def test_a_bug_in_a_provider_is_a_failed_start(controller, provider):
     provider.start_error = KeyError("oops")
     async with controller() as sandboxes:
@@ -219,11 +262,22 @@ async def test_what_nobody_renews_expires(controller, provider):
         await until(lambda: not provider.containers)
 
 
-async def test_a_sandbox_in_line_expires_too(controller, provider):
+async def test_what_a_sandbox_waits_in_line_does_not_count(controller, provider):
     async with controller() as sandboxes:
         provider.may_start.clear()
-        with pytest.raises(SandboxEnded, match="renewed"):
-            await sandboxes.create(asked("s1", lease=0.05))
+        creating = asyncio.create_task(sandboxes.create(asked("s1", lease=0.05)))
+        await until(lambda: provider.starts)
+        sandboxes.renew("s1")
+        asked_at = sandboxes.get("s1").created
+        await until(lambda: time.monotonic() > asked_at + 0.1)
+        view = sandboxes.view(sandboxes.get("s1"))
+        assert (view.status, view.expires_at > time.time()) == ("starting", True)
+        provider.may_start.set()
+
+        sandbox = await creating
+        async with asyncio.timeout(5):
+            await sandbox.over.wait()
+        assert sandbox.ended.cause == "expired"
 
 
 async def test_a_renewed_sandbox_lives_longer(controller):
@@ -246,6 +300,7 @@ async def test_a_container_that_dies_ends_its_sandboxes_with_the_cause(controlle
         assert [sandbox.ended.cause for sandbox in sandboxes_on_it] == ["oom_killed"] * 2
         assert await sandboxes.logs("s2") == "Killed\n"
         await until(lambda: table["s1"].ended)
+        assert (table["s1"].ended.cause, table["s1"].ended.logs) == ("oom_killed", "")
         await until(lambda: not provider.containers)
 
 
@@ -269,6 +324,16 @@ async def test_a_container_that_cannot_be_removed_is_tried_again(controller, pro
 
         assert provider.containers
         await until(lambda: not provider.containers)
+
+
+async def test_on_a_full_disk_what_can_be_removed_is_removed(controller, provider, folder):
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("s1"))
+        (folder / "main" / "deletes").rmdir()
+        (folder / "main" / "deletes").touch()  # now no intent can be written, nor taken back
+        await sandboxes.delete("s1")
+
+        assert provider.containers == {}
 
 
 async def test_logs_of_a_living_sandbox_come_from_its_container(controller, provider):
@@ -419,6 +484,37 @@ async def test_a_container_whose_labels_are_not_ours_is_removed(controller, prov
     async with controller() as sandboxes:
         assert sandboxes.all() == []
         assert provider.containers == {}
+
+
+async def test_the_proxy_keeps_its_routes_until_the_next_controller_has_adopted_what_runs(controller, table):
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("s1"))
+    before = len(table.tables)
+    async with controller() as sandboxes:
+        await until(lambda: sandboxes.status(sandboxes.get("s1")) == "ready")
+
+    assert all([route.sandbox for route in each.routes] == ["s1"] for each in table.tables[before:])
+
+
+async def test_one_that_ends_while_others_are_adopted_is_not_handed_out(controller, provider):
+    async with controller() as sandboxes:
+        dead, alive = [(await sandboxes.create(asked(id))).container.id for id in ("s1", "s2")]
+    provider.containers[dead].on_healthz = lambda: asyncio.get_running_loop().call_later(
+        0.02, provider._on_end, dead, Ended(cause="killed", detail="it was killed")
+    )
+    provider.containers[alive].healthz_delay = 0.2
+    async with controller() as sandboxes:
+        assert [sandbox.id for sandbox in sandboxes.all()] == ["s2"]
+        await until(lambda: dead not in provider.containers)
+
+
+async def test_a_controller_that_cannot_adopt_lets_go_of_the_provider(controller, provider):
+    provider.list_error = Unavailable("the engine is away")
+    with pytest.raises(Unavailable):
+        async with controller():
+            pass
+
+    assert provider._on_end is None
 
 
 async def test_an_intent_to_delete_survives_a_crash(controller, provider):

@@ -11,13 +11,12 @@ from typing import Any, Literal
 
 import yaml
 from gymbox_sandbox.lifecycle import ID_PATTERN
+from gymbox_sandbox.tasks import HIDDEN
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gymbox.errors import ConfigError, nearest
 
 MANIFEST = "environment.yaml"
-ALWAYS_HIDDEN = ("verifier_metadata", "gold_replies")
-"""Row fields that the agent's side never sees, in any environment."""
 NOT_IN_IMAGE = frozenset({"data", "tests", "README.md", "generate.py", "__pycache__", ".pytest_cache"})
 
 
@@ -119,7 +118,7 @@ class Environment:
 
     def public(self, row: dict[str, Any]) -> dict[str, Any]:
         """The row without what only `verify` may see."""
-        hidden = {*ALWAYS_HIDDEN, *self.manifest.hidden_fields}
+        hidden = {*HIDDEN, *self.manifest.hidden_fields}
         return {name: value for name, value in row.items() if name not in hidden}
 
     def for_verify(self, row: dict[str, Any]) -> dict[str, Any]:

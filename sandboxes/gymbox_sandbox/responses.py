@@ -146,6 +146,10 @@ class Usage(Wire):
     output_tokens: int = 0
     total_tokens: int = 0
 
+    def __add__(self, other: Usage) -> Usage:
+        """Both together, the details that providers add included."""
+        return Usage.model_validate(_sum(self.dump(), other.dump()))
+
 
 class Response(Wire):
     """An answer of a model, or the whole trajectory of an agent (calls, outputs, reasoning, messages in order)."""
@@ -170,3 +174,17 @@ class Response(Wire):
     def function_calls(self) -> list[FunctionCall]:
         """The calls in `output`, in order."""
         return [item for item in self.output if isinstance(item, FunctionCall)]
+
+
+def _sum(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Numbers added, in nested details too; of anything else, the first."""
+    total = dict(one)
+    for name, value in other.items():
+        had = total.get(name)
+        if isinstance(value, dict):
+            total[name] = _sum(had if isinstance(had, dict) else {}, value)
+        elif isinstance(value, int | float):
+            total[name] = value + (had if isinstance(had, int | float) else 0)
+        elif had is None:
+            total[name] = value
+    return total

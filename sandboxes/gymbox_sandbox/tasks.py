@@ -8,6 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from gymbox_sandbox.responses import ResponsesParams
 
+HIDDEN = ("verifier_metadata", "gold_replies")
+"""Row fields that the agent's side never sees, in any environment."""
+
 
 class Task(BaseModel):
     """One row of the dataset.

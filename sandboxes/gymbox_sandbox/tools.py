@@ -28,7 +28,6 @@ class Tool:
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name = name
         self.function = function
-        self.is_async = inspect.iscoroutinefunction(function)
         self._docs = Docs.of(function)
         self._arguments = list(_arguments(name, function))
 

@@ -17,9 +17,7 @@ from typing import Any, Self
 from gymbox_sandbox.problems import ToolError
 from gymbox_sandbox.resources import ResourcesServer, Runs
 from gymbox_sandbox.responses import Response
-from gymbox_sandbox.tasks import Task, Verdict
-
-HIDDEN = ("verifier_metadata", "gold_replies")
+from gymbox_sandbox.tasks import HIDDEN, Task, Verdict
 
 
 class Trial:

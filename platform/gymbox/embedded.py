@@ -28,10 +28,11 @@ from gymbox.controller.settings import ControllerSettings
 from gymbox.controller.state import StateDirectory
 from gymbox.environment import Catalog, Environment
 from gymbox.http import HttpClient
+from gymbox.lifetime import raise_file_limit
 from gymbox.providers import SandboxProvider
 from gymbox.proxy.server import Proxy
 from gymbox.proxy.settings import ProxySettings
-from gymbox.serving import Listener, raise_file_limit
+from gymbox.serving import Listener
 
 log = logging.getLogger(__name__)
 

@@ -8,38 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
-import ipaddress
 import logging
 import math
-import re
-import resource
-import secrets
-import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Self
 
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from gymbox_sandbox.lifecycle import ROLLOUT_HEADER
-from gymbox_sandbox.problems import BY_STATUS, MEDIA_TYPE
+from gymbox_sandbox.problems import BY_STATUS
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gymbox import logs
-from gymbox.errors import ConfigError, Forbidden, Internal, Invalid, Problem, Unauthorized
+from gymbox.errors import ConfigError, Internal, Invalid, Problem
+from gymbox.guard import REQUEST_ID_HEADER, Guard, base_url, is_id, refusal, request_id
+from gymbox.lifetime import raise_file_limit, until_signalled
 
 log = logging.getLogger(__name__)
 
-LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
-"""Answered without a token: they tell nothing about what a server holds."""
-REQUEST_ID_HEADER = "X-Request-ID"
-_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _ID_HEADERS = {REQUEST_ID_HEADER.lower().encode(): "request", ROLLOUT_HEADER.lower().encode(): "rollout"}
 
 
@@ -82,25 +72,18 @@ class CatchAll:
             await refuse(Internal("something went wrong here", request=request), scope, receive, send)
 
 
-def problem_response(problem: Problem, status: int | None = None) -> JSONResponse:
+def problem_response(problem: Problem, status: int | None = None) -> Response:
     """The answer that tells a client of `problem`."""
-    body = problem.to_wire()
-    headers = {}
-    if status is not None:
-        body["status"] = status
-    if problem.retry_after is not None:
-        headers["Retry-After"] = str(math.ceil(problem.retry_after))
-    if isinstance(problem, Unauthorized):
-        headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse(body, status_code=body["status"], headers=headers, media_type=MEDIA_TYPE)
+    code, headers, body = refusal(problem, status)
+    return Response(body, code, headers)
 
 
-async def _on_problem(request: Request, error: Exception) -> JSONResponse:
+async def _on_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
     return problem_response(error)
 
 
-async def _on_bad_request(request: Request, error: Exception) -> JSONResponse:
+async def _on_bad_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     faults = [
         {"field": ".".join(str(part) for part in fault["loc"]), "reason": fault["msg"]} for fault in error.errors()
@@ -109,7 +92,7 @@ async def _on_bad_request(request: Request, error: Exception) -> JSONResponse:
     return problem_response(Invalid(f"the request is wrong: {text}", faults=faults))
 
 
-async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
+async def _on_http_exception(request: Request, error: Exception) -> Response:
     # what the framework itself refuses: no such path, wrong method, too large a body
     assert isinstance(error, HTTPException)
     problem = BY_STATUS.get(error.status_code, Invalid if error.status_code < 500 else Internal)(str(error.detail))
@@ -118,63 +101,7 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
     return response
 
 
-# --- guards: who may call
-
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """Who may call a server. Everything is an allow-list."""
-
-    token: str | None = field(default=None, repr=False)
-    """Bearer token that each request must carry, on localhost too (other local users, web pages and sandboxes reach
-    loopback ports as well). None: the app checks tokens itself, or has nothing to protect."""
-    hosts: tuple[str, ...] = LOOPBACK_HOSTS
-    """Values of the Host header that are answered: `name`, with any port, or `name:port`. A page that rebinds its
-    own name to this address is told by nothing else. `*` answers to any."""
-    origins: tuple[str, ...] = ()
-    """Values of the Origin header that are answered; a request without one comes from no web page."""
-    body_limit: int = 16 * 1024 * 1024
-    """Bytes of a request's body; more is answered with 413. 0: no limit."""
-    open_paths: frozenset[str] = OPEN_PATHS
-
-    def check(self, scope: Scope) -> None:
-        """Let the request of this ASGI scope pass.
-
-        Raises:
-            Forbidden: its Host or Origin is not on the list.
-            Unauthorized: it needs the token and does not bring it.
-        """
-        host, origins, authorization = "", [], b""
-        for name, value in scope["headers"]:
-            if name == b"host":
-                host = value.decode("latin-1").lower()
-            elif name == b"origin":
-                origins.append(value.decode("latin-1"))
-            elif name == b"authorization":
-                authorization = value
-        if "*" not in self.hosts and host not in self.hosts and _without_port(host) not in self.hosts:
-            raise Forbidden(f"this server does not answer to the host {host!r}")
-        for origin in origins:
-            if origin not in self.origins:
-                raise Forbidden(f"requests from the web origin {origin!r} are not answered")
-        if self.token is None or scope["path"] in self.open_paths or is_bearer(authorization, self.token):
-            return
-        raise Unauthorized("a bearer token is needed: 'Authorization: Bearer …'")
-
-
-def bearer(authorization: bytes) -> str:
-    """The token in the value of an Authorization header, or `""`."""
-    scheme, _, token = authorization.partition(b" ")
-    return token.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
-
-
-def is_bearer(authorization: bytes, token: str) -> bool:
-    """Whether the header's value brings this token, compared in constant time."""
-    return hmac.compare_digest(bearer(authorization).encode(), token.encode())
-
-
-def _without_port(host: str) -> str:
-    return host if host.endswith("]") else host.rpartition(":")[0] or host
+# --- an app behind its guard
 
 
 class Guarded:
@@ -198,7 +125,7 @@ class Guarded:
 
         with logs.about(**ids):
             try:
-                self.guard.check(scope)
+                self.guard.check(scope["path"], scope["headers"])
                 if scope["type"] == "http" and self.guard.body_limit:
                     receive = _limited(scope, receive, self.guard.body_limit)
                 await self.app(scope, receive, send_with_id)
@@ -226,12 +153,12 @@ async def refuse(problem: Problem, scope: Scope, receive: Receive, send: Send, *
 
 def _ids(scope: Scope) -> dict[str, str]:
     """What log lines about a request carry: its id, the caller's or a new one, and the rollout that it is for."""
-    found = {"request": ""}
+    found: dict[str, str] = {}
     for name, value in scope["headers"]:
         known = _ID_HEADERS.get(name)
-        if known is not None and _ID.fullmatch(value):
-            found[known] = value.decode()
-    return found if found["request"] else found | {"request": secrets.token_hex(8)}
+        if known is not None and is_id(text := value.decode("latin-1")):
+            found[known] = text
+    return found if "request" in found else found | {"request": request_id(None)}
 
 
 def _limited(scope: Scope, receive: Receive, limit: int) -> Receive:
@@ -295,10 +222,8 @@ class Listener:
         host: str = "127.0.0.1",
         port: int = 0,
         drain: float = 10,
-        own_tokens: bool = False,
     ) -> None:
-        if not is_loopback(host):
-            check_exposed(host, guard, own_tokens)
+        guard.check_exposed(host)
         self.host = host
         self._socket = _bind(host, port)
         self.port: int = self._socket.getsockname()[1]
@@ -319,8 +244,7 @@ class Listener:
     @property
     def url(self) -> str:
         """Its base address; a wildcard address is told as loopback."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        return base_url(self.host, self.port)
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._server.serve([self._socket]), name=f"listener {self.port}")
@@ -338,27 +262,6 @@ class Listener:
             await self._task
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine only."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def check_exposed(host: str, guard: Guard, own_tokens: bool) -> None:
-    """
-    Raises:
-        ConfigError: the address can be reached from elsewhere and the guard is not up to that.
-    """
-    if guard.token is None and not own_tokens:
-        raise ConfigError(f"{host} can be reached from other machines: a token is needed to listen there")
-    if "*" in guard.hosts or set(guard.hosts) <= set(LOOPBACK_HOSTS):
-        raise ConfigError(
-            f"{host} can be reached from other machines: name the hosts that clients may call it by (allowed_hosts)"
-        )
-
-
 def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
@@ -371,27 +274,6 @@ def _bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-@contextlib.asynccontextmanager
-async def until_signalled() -> AsyncIterator[asyncio.Event]:
-    """Within the block, SIGTERM and SIGINT set the event instead of ending the process; a second one ends it."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-
-    def on_signal(number: signal.Signals) -> None:
-        if stop.is_set():
-            raise SystemExit(128 + number)
-        log.info("%s: draining", number.name)
-        stop.set()
-
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    for number in numbers:
-        loop.add_signal_handler(number, on_signal, number)
-    try:
-        yield stop
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
-
-
 async def serve(
     app: ASGIApp,
     guard: Guard,
@@ -399,7 +281,6 @@ async def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     drain: float = 10,
-    own_tokens: bool = False,
     started: Callable[[Listener], Any] | None = None,
     draining: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
@@ -408,20 +289,13 @@ async def serve(
     Args:
         started: called once it answers, with the listener, which knows the real port.
         draining: awaited after the signal, while the app still answers.
-        own_tokens: the app checks tokens itself (the proxy does, by sandbox).
     """
     raise_file_limit()
     async with until_signalled() as stop:
-        async with Listener(app, guard, host=host, port=port, drain=drain, own_tokens=own_tokens) as listener:
+        async with Listener(app, guard, host=host, port=port, drain=drain) as listener:
             log.info("answering on %s", listener.url)
             if started is not None:
                 started(listener)
             await stop.wait()
             if draining is not None:
                 await draining()
-
-
-def raise_file_limit() -> None:
-    """Let this process open as many files as it may: each connection is one."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PLATFORM = ROOT / "platform" / "gymbox"
-BOTTOM = {"errors", "http", "environment", "logs", "serving", "sockets"}
+BOTTOM = {"errors", "http", "environment", "guard", "lifetime", "logs", "serving", "sockets"}
 ISLANDS = {
     "controller": {"controller"},
     "proxy": {"proxy"},

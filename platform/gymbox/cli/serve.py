@@ -136,8 +136,8 @@ def proxy(
         raise ConfigError(f"this proxy cannot be:\n{explain(error, list(fields))}") from error
 
     async def main(_: HttpClient) -> None:
+        from gymbox.lifetime import raise_file_limit, until_signalled
         from gymbox.proxy import Proxy
-        from gymbox.serving import raise_file_limit, until_signalled
 
         raise_file_limit()
         async with until_signalled() as stop, Proxy(settings) as proxy:
@@ -224,7 +224,8 @@ def _run(main: Callable[[HttpClient], Awaitable[None]], log_format: str) -> None
 
 
 async def _serve(app: object, token: str, host: str, port: int, allowed_hosts: list[str]) -> None:
-    from gymbox.serving import LOOPBACK_HOSTS, Guard, serve
+    from gymbox.guard import LOOPBACK_HOSTS, Guard
+    from gymbox.serving import serve
 
     guard = Guard(token=token, hosts=(*LOOPBACK_HOSTS, *allowed_hosts), body_limit=64 * 1024 * 1024)
     await serve(app, guard, host=host, port=port)  # type: ignore[arg-type]

@@ -56,3 +56,13 @@ def check_client(token: str, admin: str, clients: Iterable[str]) -> None:
     allowed = [hmac.compare_digest(presented, known) for known in (admin, *clients)]
     if not any(allowed):
         raise Unauthorized("this token may not call models and agents")
+
+
+def check_admin(token: str, admin: str) -> None:
+    """Let `token` see what the proxy counts.
+
+    Raises:
+        Unauthorized: no token, or not the admin's.
+    """
+    if not hmac.compare_digest(digest(token), admin):
+        raise Unauthorized("only the admin token may do this")

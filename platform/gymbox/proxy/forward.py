@@ -40,7 +40,7 @@ class Broken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Upstream:
+class Destination:
     """Where one request goes."""
 
     session: aiohttp.ClientSession
@@ -53,7 +53,9 @@ class Upstream:
     body_limit: int
 
 
-async def forward(request: web.BaseRequest, target: Target, upstream: Upstream, request_id: str) -> web.StreamResponse:
+async def forward(
+    request: web.BaseRequest, target: Target, destination: Destination, request_id: str
+) -> web.StreamResponse:
     """Send the request on and answer it. Being cancelled (the client hung up) drops the upstream's connection.
 
     Raises:
@@ -62,26 +64,26 @@ async def forward(request: web.BaseRequest, target: Target, upstream: Upstream, 
         TimedOut: it was silent for too long before an answer began.
         Broken: the answer had begun; the client's connection is reset, so it sees an error and no short success.
     """
-    headers = for_upstream(request.headers, upstream.headers)
-    body = _body(request, upstream.body_limit)
+    headers = for_upstream(request.headers, destination.headers)
+    body = _body(request, destination.body_limit)
     if body is not None and request.content_length is not None:
         headers["Content-Length"] = str(request.content_length)
     if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    url = URL(upstream.origin + target.path + target.query, encoded=True)
+    url = URL(destination.origin + target.path + target.query, encoded=True)
     try:
-        async with upstream.session.request(
+        async with destination.session.request(
             request.method, url, headers=headers, data=body, allow_redirects=False
         ) as answer:
-            return await _answer(request, target, upstream, request_id, answer)
+            return await _answer(request, target, destination, request_id, answer)
     except aiohttp.ServerTimeoutError as error:
-        raise TimedOut(f"{upstream.name} did not answer in time") from error
+        raise TimedOut(f"{destination.name} did not answer in time") from error
     except aiohttp.ClientConnectorError as error:
-        raise BadGateway(f"{upstream.name} does not accept connections: {error.strerror}") from error
+        raise BadGateway(f"{destination.name} does not accept connections: {error.strerror}") from error
     except (aiohttp.ClientError, OSError) as error:
         if isinstance(error.__cause__, Problem):  # raised while the body was being sent
             raise error.__cause__ from None
-        raise BadGateway(f"{upstream.name} gave no answer: {_reason(error)}") from error
+        raise BadGateway(f"{destination.name} gave no answer: {_reason(error)}") from error
 
 
 def _body(request: web.BaseRequest, limit: int) -> bytes | AsyncIterator[bytes] | None:
@@ -108,25 +110,25 @@ async def _limited(content: aiohttp.StreamReader, limit: int) -> AsyncIterator[b
 
 
 async def _answer(
-    request: web.BaseRequest, target: Target, upstream: Upstream, request_id: str, answer: aiohttp.ClientResponse
+    request: web.BaseRequest, target: Target, destination: Destination, request_id: str, answer: aiohttp.ClientResponse
 ) -> web.StreamResponse:
     if answer.status < 200:
-        raise BadGateway(f"{upstream.name} answered {answer.status}, which nobody asked for")
-    headers = for_client(answer.headers, origin=upstream.origin, prefix=target.prefix, request=request_id)
+        raise BadGateway(f"{destination.name} answered {answer.status}, which nobody asked for")
+    headers = for_client(answer.headers, origin=destination.origin, prefix=target.prefix, request=request_id)
     if answer.content.is_eof() and request.method != "HEAD":
         # all of it is here: one write instead of three
         return web.Response(status=answer.status, headers=headers, body=answer.content.read_nowait())
     response = web.StreamResponse(status=answer.status, headers=headers)
-    await response.prepare(request)
     _wake_when_closed(answer)
     try:
+        await response.prepare(request)
         async for chunk in answer.content.iter_any():
             await response.write(chunk)
     except ConnectionError as error:
         raise Broken(response, "cancelled", "the client left while it was being answered") from error
     except (aiohttp.ClientError, TimeoutError) as error:
         _reset(request)
-        detail = f"{upstream.name} broke off in the middle of its answer: {_reason(error)}"
+        detail = f"{destination.name} broke off in the middle of its answer: {_reason(error)}"
         raise Broken(response, "cut", detail) from error
     return response
 

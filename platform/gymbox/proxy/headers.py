@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from gymbox_sandbox.wire import SESSION_HEADER
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from gymbox.serving import REQUEST_ID_HEADER
+from gymbox.guard import REQUEST_ID_HEADER
 
 HOP_BY_HOP = frozenset(
     {

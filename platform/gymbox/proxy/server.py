@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
-import secrets
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -29,30 +27,21 @@ from gymbox.errors import (
     Unauthorized,
     nearest,
 )
+from gymbox.guard import REQUEST_ID_HEADER, Guard, base_url, bearer, is_bearer, refusal, request_id
 from gymbox.proxy import metrics
-from gymbox.proxy.access import check_client, check_sandbox
-from gymbox.proxy.forward import BadGateway, Broken, Upstream, forward
+from gymbox.proxy.access import check_admin, check_client, check_sandbox
+from gymbox.proxy.forward import BadGateway, Broken, Destination, forward
 from gymbox.proxy.paths import Kind, Malformed, Target, canonical
 from gymbox.proxy.routes import Routes
 from gymbox.proxy.settings import ProxySettings
 from gymbox.proxy.upstreams import Upstreams
 from gymbox.proxy.websockets import is_websocket, tunnel
-from gymbox.serving import (
-    REQUEST_ID_HEADER,
-    Guard,
-    bearer,
-    check_exposed,
-    is_bearer,
-    is_loopback,
-    problem_response,
-)
 
 log = logging.getLogger(__name__)
 
 _quiet = logging.getLogger("gymbox.proxy.parser")
 _quiet.setLevel(logging.CRITICAL)  # what is no HTTP is answered with 400, and is not worth a traceback each time
 
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _LENGTH = "Content-Length"
 _KEEP_ALIVE = 75
 """Seconds that an idle or silent connection of a client is held."""
@@ -67,13 +56,16 @@ class Proxy:
     Used as `async with Proxy(settings) as proxy`; in one process with the controller, routes are given to
     `proxy.routes.replace` and there need be no admin listener.
 
+    Args:
+        upstreams: the connections to what stands behind it; closed with it.
+
     Raises:
         ConfigError: (on entering) an address is taken, or is exposed without a list of hosts.
     """
 
-    def __init__(self, settings: ProxySettings) -> None:
+    def __init__(self, settings: ProxySettings, upstreams: Upstreams | None = None) -> None:
         self.settings = settings
-        self._upstreams = Upstreams(settings)
+        self._upstreams = upstreams or Upstreams(settings)
         self.routes = Routes(self._upstreams)
         self._metrics = metrics.Metrics()
         self._guard = Guard(hosts=settings.allowed_hosts, origins=settings.allowed_origins)
@@ -85,15 +77,13 @@ class Proxy:
     @property
     def url(self) -> str:
         """Base address of the public listener; a wildcard address is told as loopback."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.settings.host, self.settings.host)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        return base_url(self.settings.host, self.port)
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._upstreams.close)
             settings = self.settings
-            if not is_loopback(settings.host):
-                check_exposed(settings.host, self._guard, own_tokens=True)
+            self._guard.check_exposed(settings.host, own_tokens=True)
             if settings.admin_socket is not None:
                 runner = await self._runner(stack, self._administer)
                 await _listen_on_socket(runner, settings.admin_socket)
@@ -129,7 +119,7 @@ class Proxy:
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         began = time.perf_counter()
-        request_id = _request_id(request)
+        id = _request_id(request)
         kind = request.raw_path.split("/", 2)[1:2]
         # a WebSocket ends by its client leaving: that is no request given up
         status = "101" if is_websocket(request) else "cancelled"
@@ -137,7 +127,7 @@ class Proxy:
         in_flight = self._metrics.in_flight.labels(label)
         in_flight.inc()
         try:
-            response = await self._answered(request, request_id)
+            response = await self._answered(request, id)
             status = str(response.status)
             return response
         except Broken as broken:
@@ -149,50 +139,51 @@ class Proxy:
             self._metrics.requests.labels(label, status).inc()
             self._metrics.seconds.labels(label).observe(time.perf_counter() - began)
 
-    async def _answered(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
+    async def _answered(self, request: web.BaseRequest, id: str) -> web.StreamResponse:
         try:
-            return await self._dispatch(request, request_id)
+            return await self._dispatch(request, id)
         except (BadGateway, TimedOut) as problem:
             log.warning("%s %s: %s", request.method, request.raw_path, problem)
-            return _refusal(problem, request_id)
+            return _refusal(problem, id)
         except Problem as problem:
-            return _refusal(problem, request_id)
+            return _refusal(problem, id)
         except Broken:
             raise
         except Exception:
             log.exception("%s %s failed", request.method, request.raw_path)
-            return _refusal(Internal("something went wrong in the proxy", request=request_id), request_id)
+            return _refusal(Internal("something went wrong in the proxy", request=id), id)
 
-    async def _dispatch(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
+    async def _dispatch(self, request: web.BaseRequest, id: str) -> web.StreamResponse:
         path, _ = canonical(request.raw_path)
         if path == "/healthz":
             return web.json_response({"status": "ok"})
         if path == "/readyz":
             return web.json_response({"status": "ok", "version": self.routes.table.version})
-        self._guard.check(_scope(request, path))
+        self._guard.check(path, request.raw_headers)
         _check_framing(request)
         if path == "/metrics":
-            self._metrics.routes.set(len(self.routes.table.routes) if self.routes.version >= 0 else 0)
+            check_admin(bearer(_authorization(request)), self.routes.admin_token)
+            self._metrics.routes.set(len(self.routes.table.routes))
             return web.Response(body=self._metrics.text(), headers={"Content-Type": metrics.CONTENT_TYPE})
         target = Target.parse(request.raw_path)
-        upstream = await self._upstream(target, bearer(_authorization(request)), request_id)
+        destination = await self._destination(target, bearer(_authorization(request)), id)
         if is_websocket(request):
             limit, heartbeat = self.settings.websocket_message_limit, self.settings.websocket_heartbeat
-            return await tunnel(request, target, upstream, request_id, limit=limit, heartbeat=heartbeat)
-        return await forward(request, target, upstream, request_id)
+            return await tunnel(request, target, destination, id, limit=limit, heartbeat=heartbeat)
+        return await forward(request, target, destination, id)
 
-    async def _upstream(self, target: Target, token: str, request_id: str) -> Upstream:
+    async def _destination(self, target: Target, token: str, id: str) -> Destination:
         if target.kind is Kind.SANDBOX:
-            return await self._sandbox(target, token, request_id)
+            return await self._sandbox(target, token, id)
         check_client(token, self.routes.admin_token, self.settings.client_tokens)
         known = self.settings.models if target.kind is Kind.MODEL else self.settings.agents
         if target.name not in known:
             raise NotFound(f"there is no {target.prefix}; {nearest(target.name, list(known))}")
         found = known[target.name]
-        headers = {REQUEST_ID_HEADER: request_id}
+        headers = {REQUEST_ID_HEADER: id}
         if found.token is not None:
             headers["Authorization"] = f"Bearer {found.token.get_secret_value()}"
-        return Upstream(
+        return Destination(
             session=self._upstreams.by_address(),
             origin=found.base,
             name=f"{target.kind.name.lower()} {target.name!r}",
@@ -200,19 +191,19 @@ class Proxy:
             body_limit=self.settings.upstream_body_limit,
         )
 
-    async def _sandbox(self, target: Target, token: str, request_id: str) -> Upstream:
+    async def _sandbox(self, target: Target, token: str, id: str) -> Destination:
         route = check_sandbox(token, self.routes.find(target.name), target.name, target.scope, self.routes.admin_token)
         if route.ended is not None:
             raise SandboxEnded(route.ended)
         name = f"sandbox {route.sandbox!r}"
-        headers = {REQUEST_ID_HEADER: request_id}
+        headers = {REQUEST_ID_HEADER: id}
         if route.session:
             headers[SESSION_HEADER] = route.session
         try:
             session = await self._upstreams.of(route)
         except Problem as error:
             raise BadGateway(f"{name} cannot be reached") from error
-        return Upstream(
+        return Destination(
             session=session,
             origin=f"http://{route.address}" if route.socket is None else "http://sandbox",
             name=name,
@@ -296,24 +287,17 @@ def _check_framing(request: web.BaseRequest) -> None:
         raise Malformed("Content-Length is given twice")
 
 
-def _scope(request: web.BaseRequest, path: str) -> dict[str, Any]:
-    """The request as the guard sees it."""
-    return {"path": path, "headers": [(name.lower(), value) for name, value in request.raw_headers]}
-
-
 def _authorization(request: web.BaseRequest) -> bytes:
     return request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
 
 
 def _request_id(request: web.BaseRequest) -> str:
-    given = request.headers.get(REQUEST_ID_HEADER)
-    return given if given and _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+    return request_id(request.headers.get(REQUEST_ID_HEADER))
 
 
-def _refusal(problem: Problem, request_id: str) -> web.Response:
-    answer = problem_response(problem)
-    headers = {**answer.headers, REQUEST_ID_HEADER: request_id}
-    response = web.Response(status=answer.status_code, headers=headers, body=bytes(answer.body))
+def _refusal(problem: Problem, id: str) -> web.Response:
+    status, headers, body = refusal(problem)
+    response = web.Response(status=status, headers={**headers, REQUEST_ID_HEADER: id}, body=body)
     if isinstance(problem, Malformed):
         response.force_close()  # where this request ends is not sure
     return response

@@ -8,7 +8,7 @@ from typing import Any, Self
 from gymbox_sandbox.lifecycle import ID_PATTERN
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, SecretStr, field_validator, model_validator
 
-from gymbox.serving import LOOPBACK_HOSTS
+from gymbox.guard import LOOPBACK_HOSTS
 
 MiB = 1024 * 1024
 

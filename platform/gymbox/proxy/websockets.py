@@ -9,10 +9,10 @@ import aiohttp
 from aiohttp import WSCloseCode, WSMsgType, web
 from yarl import URL
 
-from gymbox.proxy.forward import BadGateway, Upstream
+from gymbox.guard import REQUEST_ID_HEADER
+from gymbox.proxy.forward import BadGateway, Destination
 from gymbox.proxy.headers import for_upstream
 from gymbox.proxy.paths import Malformed, Target
-from gymbox.serving import REQUEST_ID_HEADER
 
 
 class _Half(Protocol):
@@ -31,7 +31,13 @@ def is_websocket(request: web.BaseRequest) -> bool:
 
 
 async def tunnel(
-    request: web.BaseRequest, target: Target, upstream: Upstream, request_id: str, *, limit: int, heartbeat: float
+    request: web.BaseRequest,
+    target: Target,
+    destination: Destination,
+    request_id: str,
+    *,
+    limit: int,
+    heartbeat: float,
 ) -> web.StreamResponse:
     """Connect both halves until either closes. Being cancelled (the client hung up) closes the upstream's.
 
@@ -44,22 +50,22 @@ async def tunnel(
     offered = [
         name.strip() for value in request.headers.getall("Sec-WebSocket-Protocol", ()) for name in value.split(",")
     ]
-    url = URL(upstream.origin + target.path + target.query, encoded=True)
+    url = URL(destination.origin + target.path + target.query, encoded=True)
     try:
-        server = await upstream.session.ws_connect(
+        server = await destination.session.ws_connect(
             url,
-            headers=for_upstream(request.headers, upstream.headers),
+            headers=for_upstream(request.headers, destination.headers),
             protocols=offered,
             autoclose=False,
             heartbeat=heartbeat,
             max_msg_size=limit,
         )
     except aiohttp.WSServerHandshakeError as error:
-        raise BadGateway(f"{upstream.name} opened no WebSocket here: it answered {error.status}") from error
+        raise BadGateway(f"{destination.name} opened no WebSocket here: it answered {error.status}") from error
     except aiohttp.ClientConnectorError as error:
-        raise BadGateway(f"{upstream.name} does not accept connections: {error.strerror}") from error
+        raise BadGateway(f"{destination.name} does not accept connections: {error.strerror}") from error
     except (aiohttp.ClientError, OSError) as error:
-        raise BadGateway(f"{upstream.name} gave no answer: {error}") from error
+        raise BadGateway(f"{destination.name} gave no answer: {error}") from error
     client = web.WebSocketResponse(
         protocols=[server.protocol] if server.protocol else (),
         autoclose=False,

@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from gymbox.proxy import Proxy, ProxySettings
+from gymbox.proxy.upstreams import Upstreams
 from gymbox_sandbox.lifecycle import Ended, Route, RouteTable
 from yarl import URL
 
@@ -55,7 +56,7 @@ class World:
 
     async def metric(self, line: str) -> float:
         """The value of one line of /metrics, 0.0 where there is none."""
-        async with self.client.get(self.url + "/metrics") as answer:
+        async with self.call("GET", "/metrics") as answer:
             found = [text.rpartition(" ")[2] for text in (await answer.text()).splitlines() if text.startswith(line)]
         return float(found[0]) if found else 0.0
 
@@ -128,7 +129,7 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[World]]:
     @contextlib.asynccontextmanager
-    async def make(**settings: object) -> AsyncIterator[World]:
+    async def make(upstreams: type[Upstreams] = Upstreams, **settings: object) -> AsyncIterator[World]:
         async with contextlib.AsyncExitStack() as stack:
             client = await stack.enter_async_context(
                 aiohttp.ClientSession(
@@ -138,7 +139,8 @@ def world(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[World]]:
                     cookie_jar=aiohttp.DummyCookieJar(),
                 )
             )
-            proxy = await stack.enter_async_context(Proxy(ProxySettings(**{"drain": 0.1, **settings})))
+            chosen = ProxySettings(**{"drain": 0.1, **settings})
+            proxy = await stack.enter_async_context(Proxy(chosen, upstreams(chosen)))
             yield World(proxy, client, tmp_path, stack)
 
     return make

@@ -97,3 +97,15 @@ async def test_an_admin_socket_that_cannot_be_made_is_said(tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="cannot listen on"):
         async with Proxy(ProxySettings(admin_socket=tmp_path / "none" / "admin.sock")):
             pass
+
+
+async def test_only_the_admin_token_sees_what_is_counted(world: Any) -> None:
+    async with world() as w:
+        async with w.call("GET", "/metrics") as answer:
+            assert answer.status == 503  # nobody has told this proxy which token that is
+        await w.push()
+        async with w.client.get(f"{w.url}/metrics") as answer:
+            assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+        for token, status in (("tools-a", 401), ("gbx_admin_for-tests-only", 200)):
+            async with w.call("GET", "/metrics", token) as answer:
+                assert answer.status == status

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
+from gymbox.proxy.forward import Broken, Destination, forward
+from gymbox.proxy.paths import Target
 
 
 async def test_an_event_arrives_before_the_next_one_is_made(world: Any) -> None:
@@ -158,6 +161,52 @@ async def test_a_client_that_hangs_up_cancels_what_runs_behind(world: Any, after
         async with asyncio.timeout(5):
             await cancelled.wait()
         await w.until_counted('gymbox_proxy_requests_total{kind="sandboxes",status="cancelled"}')
+
+
+async def listening(stack: contextlib.AsyncExitStack, serve: Any) -> int:
+    """The port of a server that does not notice when a client leaves."""
+    runner = web.ServerRunner(web.Server(serve), shutdown_timeout=0.1)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return int(runner.addresses[0][1])
+
+
+async def test_a_client_that_left_before_its_answer_began_is_no_fault_of_the_sandbox() -> None:
+    gone = asyncio.Event()
+    told: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+
+    async def behind(request: web.BaseRequest) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        for _ in range(3):
+            await answer.write(b"x" * 100_000)
+        return answer
+
+    async def front(request: web.BaseRequest) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        await gone.wait()
+        destination = Destination(session, f"http://127.0.0.1:{port}", "sandbox 'a'", {}, 100)
+        try:
+            return await forward(request, Target.parse("/sandboxes/a/x"), destination, "id")
+        except Exception as error:
+            told.set_result(error)
+            raise
+
+    async with contextlib.AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        port = await listening(stack, behind)
+        reader, writer = await asyncio.open_connection("127.0.0.1", await listening(stack, front))
+        writer.write(b"GET /sandboxes/a/x HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        gone.set()
+        async with asyncio.timeout(5):
+            error = await told
+        writer.close()
+
+    assert isinstance(error, Broken) and error.by == "cancelled"
 
 
 BROKEN = {

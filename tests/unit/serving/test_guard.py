@@ -1,0 +1,87 @@
+"""Guard: who is let in, and how the others are told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from gymbox.errors import AtCapacity, Forbidden, Unauthorized
+from gymbox.guard import Guard, base_url, is_loopback, refusal, request_id
+
+TOKEN = "a-token-for-tests-only"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "host", "allowed"),
+    [
+        (("localhost",), "localhost:8710", True),
+        (("localhost",), "LOCALHOST", True),
+        (("localhost",), "localhost.evil", False),
+        (("box:1",), "box:1", True),
+        (("box:1",), "box:2", False),
+        (("[::1]",), "[::1]:80", True),
+        (("localhost",), "", False),
+        (("*",), "anything", True),
+    ],
+)
+def test_hosts_are_an_allow_list(hosts, host, allowed):
+    headers = [(b"Host", host.encode())]
+    if allowed:
+        Guard(hosts=hosts).check("/", headers)
+    else:
+        with pytest.raises(Forbidden):
+            Guard(hosts=hosts).check("/", headers)
+
+
+def test_origins_are_an_allow_list_and_each_of_several_counts():
+    guard = Guard(origins=("https://mine",))
+    headers = [(b"host", b"localhost"), (b"origin", b"https://mine")]
+    guard.check("/", headers)
+    with pytest.raises(Forbidden):
+        guard.check("/", [*headers, (b"origin", b"https://evil")])
+
+
+@pytest.mark.parametrize("value", [b"", b"Bearer", b"Bearer wrong", b"Basic x", "Bearer ü".encode("latin-1")])
+def test_only_the_token_lets_in(value):
+    headers = [(b"host", b"localhost"), (b"authorization", value)]
+    with pytest.raises(Unauthorized):
+        Guard(token=TOKEN).check("/x", headers)
+    Guard(token=TOKEN).check("/healthz", headers)
+
+
+def test_a_guard_does_not_show_its_token():
+    assert TOKEN not in repr(Guard(token=TOKEN))
+
+
+def test_a_wildcard_address_is_called_as_loopback():
+    assert base_url("0.0.0.0", 80) == "http://127.0.0.1:80"
+    assert base_url("::", 80) == "http://[::1]:80"
+    assert base_url("10.0.0.1", 80) == "http://10.0.0.1:80"
+
+
+@pytest.mark.parametrize("given", [None, "", "two words", "x" * 129, "naïve", "line\nbreak"])
+def test_an_id_that_is_not_fit_for_a_log_is_replaced(given):
+    assert request_id("as-given.1") == "as-given.1"
+    assert len(request_id(given)) == 16
+
+
+def test_a_refusal_says_when_to_come_back_in_whole_seconds():
+    status, headers, body = refusal(AtCapacity("full", retry_after=1.2))
+
+    assert (status, headers["Retry-After"], json.loads(body)["retry_after"]) == (429, "2", 1.2)
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("box", False)]
+)
+def test_loopback_is_told_from_the_rest(host, loopback):
+    assert is_loopback(host) is loopback
+
+
+@pytest.mark.parametrize("module", ["gymbox.proxy", "gymbox.guard", "gymbox.lifetime"])
+def test_the_proxy_loads_no_web_framework_beside_its_own(module):
+    look = f"import sys, {module}; sys.exit(', '.join({{'fastapi', 'uvicorn', 'starlette'}} & set(sys.modules)))"
+
+    assert subprocess.run([sys.executable, "-c", look], capture_output=True, text=True).stderr.strip() == ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -53,19 +54,27 @@ def measured(rollouts: int) -> Round:
     return Round(rollouts / (last["time"] - first["time"]), 1000 * spent / rollouts)
 
 
-def gymbox_round(folder: Path, *overrides: str, repeats: int = REPEATS) -> Round:
-    """One `gymbox run` of `counter` against the stub.
+def counter_with_published_rows(folder: Path) -> Path:
+    """Our `counter` with the peer's own rows as its dataset, so that both sides do the same tasks."""
+    copy = folder / "counter"
+    shutil.copytree(ROOT / "environments" / "counter", copy)
+    shutil.copy(ROOT / "tests/data/nemo_gym/example_session_state_mgmt.jsonl", copy / "data" / "example.jsonl")
+    return copy
+
+
+def gymbox_round(environment: Path, folder: Path, *overrides: str, repeats: int = REPEATS) -> Round:
+    """One `gymbox run` of an environment against the stub.
 
     Raises:
         RuntimeError: not every rollout scored 1.0.
     """
     fetch("/marks", post=True)
     rollouts = ROWS * repeats
-    command = [str(ROOT / ".venv/bin/gymbox"), "run", "environment=counter", "model=openai", "model.name=stub"]
+    command = [str(ROOT / ".venv/bin/gymbox"), "run", f"environment={environment}", "model=openai", "model.name=stub"]
     command += [f"model.base_url=http://127.0.0.1:{PORT}/v1", f"runner.repeats={repeats}", f"runner.limit={ROWS}"]
     command += [f"runner.concurrency={CONCURRENCY}", f"runner.output={folder}", *overrides]
-    environment = {**os.environ, "OPENAI_API_KEY": "none", "PYTHONDONTWRITEBYTECODE": ""}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=600, check=False)
+    variables = {**os.environ, "OPENAI_API_KEY": "none", "PYTHONDONTWRITEBYTECODE": ""}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=variables, timeout=600, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
     good = sum(json.loads(line)["reward"] == 1.0 for line in (folder / "rollouts.jsonl").open())
@@ -82,6 +91,7 @@ def main() -> None:
         _wait_for_stub()
         with tempfile.TemporaryDirectory(prefix="gymbox-bench-") as name:
             folder = Path(name)
+            ours = counter_with_published_rows(folder)
             peer, shared, alone = [], [], []
             shared_provider = "docker" if _docker_answers() else "process"
             try:
@@ -95,10 +105,12 @@ def main() -> None:
                             notes.append(f"NeMo Gym: {good} of {ROWS * (REPEATS // 3)} rollouts scored 1.0")
                         peer.append(measured(ROWS * (REPEATS // 3)))
                         shared.append(
-                            gymbox_round(folder / f"s{number}", f"provider={shared_provider}", "sessions=64")
+                            gymbox_round(ours, folder / f"s{number}", f"provider={shared_provider}", "sessions=64")
                         )
                         alone.append(
-                            gymbox_round(folder / f"a{number}", "provider=process", "sessions=1", repeats=REPEATS // 3)
+                            gymbox_round(
+                                ours, folder / f"a{number}", "provider=process", "sessions=1", repeats=REPEATS // 3
+                            )
                         )
             except CannotBeHad as error:
                 notes.append(f"NeMo Gym could not be had: {error}")

@@ -21,6 +21,7 @@ from gymbox_sandbox.lifecycle import ID_PATTERN, SandboxView
 from rich.console import Console
 from rich.table import Table
 
+from gymbox.cli.controllers import ask, check
 from gymbox.cli.places import admin_token, environment_folders, state_folder
 from gymbox.environment import MANIFEST, Catalog, Environment
 from gymbox.errors import ConfigError, Problem
@@ -215,14 +216,7 @@ def status(
     as_json: bool = AsJson,
 ) -> None:
     """Count the sandboxes of each environment on a running controller."""
-    from gymbox.controller.state import find_controller
-
-    address = None if controller else find_controller(state_folder())
-    if not controller and address is None:
-        raise ConfigError(
-            "no controller is running here; start one with `gymbox serve controller`, or say --controller"
-        )
-    counted = asyncio.run(_status(controller or address.controller))  # type: ignore[union-attr]
+    counted = ask(controller, _status)
     if as_json:
         print_json(counted)
     else:
@@ -230,16 +224,9 @@ def status(
         print_table(columns, ([said(row[column]) for column in columns] for row in counted))
 
 
-async def _status(url: str) -> list[dict[str, Any]]:
-    from gymbox.client import ControllerClient
-    from gymbox.http import HttpClient
-
-    async with HttpClient() as http:
-        client = ControllerClient(url, admin_token(), http)
-        names = [manifest.name for manifest in await client.environments()]
-        counts: Counter[tuple[str, str]] = Counter(
-            (view.environment, view.status) for view in await client.sandboxes()
-        )
+async def _status(client: ControllerClient) -> list[dict[str, Any]]:
+    names = [manifest.name for manifest in await client.environments()]
+    counts: Counter[tuple[str, str]] = Counter((view.environment, view.status) for view in await client.sandboxes())
     stages = ("queued", "starting", "ready", "ended")
     return [{"environment": name, **{stage: counts[name, stage] for stage in stages}} for name in names]
 
@@ -271,7 +258,9 @@ async def _controller(
     from gymbox.embedded import EmbeddedController
 
     if settings.controller:
-        yield ControllerClient(settings.controller, admin_token(), http)
+        client = ControllerClient(settings.controller, admin_token(), http)
+        await check(client, [environment])
+        yield client
         return
     catalog = Catalog([environment.folder.parent])
     try:

@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 
 from gymbox import logs
+from gymbox.cli.controllers import check
 from gymbox.cli.places import admin_token, environment_folders, state_folder
 from gymbox.client import ControllerClient
 from gymbox.config import Settings, compose, record
@@ -157,7 +158,7 @@ class Run:
         """The controller, the images of the environments, and how to count sandboxes."""
         if self.settings.controller:
             client = ControllerClient(self.settings.controller, admin_token(), http)
-            await _check_controller(client, environments)
+            await check(client, environments)
             yield client, {}, None
             return
         # twice: with `verify: fresh` a rollout holds two
@@ -236,20 +237,6 @@ class _Found(Catalog):
         if name not in self._found:
             raise ConfigError(f"this run has no environment {name!r}; {nearest(name, self.names())}")
         return self._found[name]
-
-
-async def _check_controller(client: ControllerClient, environments: Sequence[Environment]) -> None:
-    try:
-        known = [manifest.name for manifest in await client.environments()]
-    except Problem as error:
-        raise ConfigError(
-            f"the controller at {client.url} cannot be used: {error.detail}; "
-            "start one with `gymbox serve controller`, or leave `controller=` out to start one inside this run"
-        ) from error
-    for environment in environments:
-        if environment.name not in known:
-            hint = nearest(environment.name, known)
-            raise ConfigError(f"the controller at {client.url} has no environment {environment.name!r}; {hint}")
 
 
 def _new_folder(environments: Sequence[str]) -> Path:

@@ -10,7 +10,7 @@ import stat
 import sys
 import tarfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -21,8 +21,8 @@ import typer
 from gymbox_sandbox.lifecycle import SandboxView
 from gymbox_sandbox.wire import ExecRequest, ExecResult, Pty
 
+from gymbox.cli.controllers import ask
 from gymbox.cli.env import print_json, print_table
-from gymbox.cli.places import admin_token, state_folder
 from gymbox.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:  # imported where they are used, so that --help is quick
@@ -51,7 +51,7 @@ def ls(
     as_json: bool = AsJson,
 ) -> None:
     """List sandboxes."""
-    found = _run(controller, lambda client: client.sandboxes(environment=environment or None))
+    found = ask(controller, lambda client: client.sandboxes(environment=environment or None))
     views = [view for view in found if all_ or view.status != "ended"]
     if as_json:
         print_json([view.model_dump(mode="json") for view in views])
@@ -63,7 +63,7 @@ def ls(
 @app.command()
 def show(id: str = Id, controller: str = Controller) -> None:
     """Show all that is known about a sandbox, its tokens included, as JSON."""
-    print_json(_run(controller, lambda client: client.get(id)).model_dump(mode="json"))
+    print_json(ask(controller, lambda client: client.get(id)).model_dump(mode="json"))
 
 
 @app.command()
@@ -86,7 +86,7 @@ def rm(
                 raise outcome
         return [id for id, outcome in zip(chosen, outcomes, strict=True) if outcome is not None]
 
-    missing = _run(controller, remove)
+    missing = ask(controller, remove)
     if missing:
         raise NotFound(f"there is no sandbox {', '.join(missing)}")
 
@@ -98,7 +98,7 @@ def logs(
     controller: str = Controller,
 ) -> None:
     """Print the last lines that a sandbox's server printed."""
-    typer.echo(_run(controller, lambda client: client.logs(id, tail)), nl=False)
+    typer.echo(ask(controller, lambda client: client.logs(id, tail)), nl=False)
 
 
 @app.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -131,7 +131,7 @@ def exec_(
         async with sandbox.exec_stream(request) as execution:
             return await _follow(execution, sys.stdin.fileno() if interactive else None)
 
-    raise typer.Exit(exit_code(_run(controller, run)))
+    raise typer.Exit(exit_code(ask(controller, run)))
 
 
 @app.command()
@@ -154,7 +154,7 @@ def shell(id: str = Id, controller: str = Controller) -> None:
             with _raw_terminal():
                 return await _follow(execution, sys.stdin.fileno(), resizes=True)
 
-    raise typer.Exit(exit_code(_run(controller, run)))
+    raise typer.Exit(exit_code(ask(controller, run)))
 
 
 @app.command()
@@ -177,7 +177,7 @@ def cp(
                 sandbox = await client.attach(to_id)
                 await sandbox.put(path, file, tree=mode is None, mode=mode or 0)
 
-            _run(controller, put)
+            ask(controller, put)
         elif from_id is not None:
 
             async def save(client: ControllerClient) -> str:
@@ -185,7 +185,7 @@ def cp(
 
             here = Path(to_path)
             into = to_path.endswith("/") or here.is_dir()
-            _unpack(_run(controller, save), file, here / Path(from_path).name if into else here)
+            _unpack(ask(controller, save), file, here / Path(from_path).name if into else here)
 
 
 def _pack(source: Path, packed: IO[bytes]) -> int | None:
@@ -231,28 +231,6 @@ def exit_code(result: ExecResult) -> int:
     if result.timed_out:
         return TIMED_OUT
     return result.exit_code if result.exit_code is not None else 128 + (result.signal or 0)
-
-
-def controller_url(given: str) -> str:
-    """The address of the controller: the given one, else that of one on this machine, else the usual one."""
-    from gymbox.controller.settings import DEFAULT_PORT
-    from gymbox.controller.state import find_controller
-
-    if given:
-        return given
-    found = find_controller(state_folder())
-    return found.controller if found else f"http://127.0.0.1:{DEFAULT_PORT}"
-
-
-def _run[Found](controller: str, work: Callable[[ControllerClient], Awaitable[Found]]) -> Found:
-    from gymbox.client import ControllerClient
-    from gymbox.http import HttpClient
-
-    async def run() -> Found:
-        async with HttpClient() as http:
-            return await work(ControllerClient(controller_url(controller), admin_token(), http))
-
-    return asyncio.run(run())
 
 
 def _row(view: SandboxView) -> list[str]:

@@ -32,6 +32,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("GYMBOX_TOKEN", raising=False)
     monkeypatch.setattr("gymbox.cli.env.state_folder", lambda: tmp_path / "state")
+    monkeypatch.setattr("gymbox.cli.controllers.state_folder", lambda: tmp_path / "state")
+    monkeypatch.setattr("gymbox.controller.settings.DEFAULT_PORT", 1)
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     return tmp_path / "work"

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gymbox.cli.sandbox import controller_url, exit_code
+from gymbox.cli.controllers import controller_url
+from gymbox.cli.sandbox import exit_code
 from gymbox.controller.settings import DEFAULT_PORT
 from gymbox.controller.state import StateDirectory
 from gymbox_sandbox.lifecycle import CreateSandbox
@@ -43,7 +44,7 @@ async def sandbox_id(client) -> str:
 def gymbox(controller_url, token, sandbox_id) -> Command:
     """Runs `gymbox sandbox …` against the controller of this test, which has a sandbox s1."""
 
-    async def run(name: str, *arguments: str, stdin: bytes | Any = b"") -> Ran:
+    async def run(name: str, *arguments: str, stdin: bytes | Any = b"", token: str = token) -> Ran:
         process = await asyncio.create_subprocess_exec(
             *(*GYMBOX, name, "--controller", controller_url, *arguments),
             stdin=asyncio.subprocess.PIPE if isinstance(stdin, bytes) else stdin,
@@ -126,6 +127,19 @@ async def test_what_cannot_be_done_is_said_in_a_line(gymbox, arguments, code, sa
     assert (ran.code, said in ran.err, len(ran.err.splitlines())) == (code, True, 1)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--controller", "http://127.0.0.1:1"], "no controller answers at http://127.0.0.1:1; start one with"),
+        ([], "~/.config/gymbox/token"),
+    ],
+)
+async def test_a_controller_that_cannot_be_used_is_told_with_a_way_on(gymbox, arguments, said):
+    ran = await gymbox("ls", *arguments, token="another's")
+
+    assert (ran.code, said in ran.err, len(ran.err.splitlines())) == (2, True, 1), ran.err
+
+
 async def test_sandboxes_are_removed_by_id_or_all(gymbox, client):
     await client.create(CreateSandbox(id="s2", environment="counter"))
     assert (await gymbox("rm", "s1")).out == "s1\n"
@@ -198,9 +212,7 @@ def resize(descriptor: int, rows: int, columns: int) -> None:
 
 
 def test_the_controller_of_this_machine_is_found(state_folder: Path, monkeypatch):
-    from gymbox.cli import sandbox
-
-    monkeypatch.setattr(sandbox, "state_folder", lambda: state_folder)
+    monkeypatch.setattr("gymbox.cli.controllers.state_folder", lambda: state_folder)
     assert controller_url("http://given") == "http://given"
     assert controller_url("") == f"http://127.0.0.1:{DEFAULT_PORT}"
     state = StateDirectory.main(state_folder)

@@ -280,7 +280,7 @@ async def test_a_running_controller_can_be_used(gymbox: Gymbox, controller_url: 
 
     gymbox.variables["GYMBOX_TOKEN"] = "gbx_admin_of_another"
     ended = await gymbox.run(*SCRIPTED[:2], controller)
-    assert ended.code == 2 and "a bearer token is needed" in ended.err
+    assert ended.code == 2 and "set $GYMBOX_TOKEN to what the user who started it has" in ended.err
 
 
 async def test_an_agent_of_ones_own_is_found_in_the_working_directory(gymbox: Gymbox) -> None:

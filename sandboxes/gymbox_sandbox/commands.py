@@ -19,8 +19,9 @@ import signal
 import socket
 import struct
 import termios
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from gymbox_sandbox.problems import KINDS, AtCapacity, Conflict, Invalid, NotFound, Problem, TimedOut, Unavailable
@@ -35,7 +36,7 @@ _MOST_QUEUED = 4 * _CHUNK
 """Bytes of output read but not yet taken; beyond it the command has to wait."""
 _TERMINAL_GRACE = 0.25
 """Seconds that a terminal has to hand over its last output after the command has ended."""
-_KILL_TIMEOUT = 30
+KILL_TIMEOUT = 30
 """Seconds; only a process stuck in the kernel takes longer to die."""
 _MOST_ARGUMENT = 128_000
 """Bytes of a shell command; the kernel takes no longer argument, so the shell reads it from a file instead."""
@@ -70,12 +71,20 @@ class Ended(NamedTuple):
 class Commands:
     """Runs commands over one link. It works on one event loop, the first that uses it."""
 
-    def __init__(self, link: socket.socket, workspace: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        link: socket.socket,
+        workspace: str,
+        environment: Mapping[str, str],
+        *,
+        kill_timeout: float = KILL_TIMEOUT,
+    ) -> None:
         """`environment` is what every command gets, beside what its request adds."""
         link.setblocking(False)
         self.workspace = workspace
         self._link = link
         self._environment = dict(environment)
+        self._kill_timeout = kill_timeout
         self._running: dict[str, Command] = {}
         self._unread: dict[int, asyncio.AbstractEventLoop] = {}
         self._sending = asyncio.Lock()
@@ -141,7 +150,7 @@ class Commands:
 
     def start(self, spawn: Spawn, *, stdin: bool = False) -> Command:
         """A context in which a command runs; `stdin` says that input will be written. Leaving it kills the tree."""
-        return Command(spawn, stdin, self._send, self._read_on)
+        return Command(spawn, stdin, partial(self._send, b"s"), self._read_on)
 
     async def write_stdin(self, exec_id: str, data: bytes, *, eof: bool = False) -> None:
         """Write to a streamed command's input, as fast as it reads.
@@ -180,19 +189,19 @@ class Commands:
         """Kill every process of the agent; when this returns, none is left.
 
         Raises:
-            TimedOut: some are still there after 30 s.
+            TimedOut: some are still there after `kill_timeout` seconds.
         """
         loop = asyncio.get_running_loop()
         async with self._killing:
             token = b"k" + secrets.token_bytes(8)
             try:
-                async with asyncio.timeout(_KILL_TIMEOUT):
-                    await loop.sock_sendall(self._link, token)
+                async with asyncio.timeout(self._kill_timeout):
+                    await self._send(token)
                     while (answer := await loop.sock_recv(self._link, 64)) != token:
                         if not answer:
                             raise Unavailable("the supervisor is gone")
             except TimeoutError as error:
-                raise TimedOut(f"processes of the agent are still there after {_KILL_TIMEOUT} s") from error
+                raise TimedOut(f"processes of the agent are still there after {self._kill_timeout:g} s") from error
 
     def close(self) -> None:
         """Give up the link: the supervisor kills whatever was started over it. A second time is fine."""
@@ -240,12 +249,12 @@ class Commands:
         if not stays_open:
             await command.write_end()
 
-    async def _send(self, fds: list[int]) -> None:
-        """Ask for a reaper, which gets these descriptors."""
-        async with self._sending:
+    async def _send(self, order: bytes, fds: Sequence[int] = ()) -> None:
+        """Give the supervisor an order (see engine) and descriptors."""
+        async with self._sending:  # one at a time, since a loop tells only one when a descriptor can be written
             while True:
                 try:
-                    socket.send_fds(self._link, [b"s"], fds)
+                    socket.send_fds(self._link, [order], fds)
                     return
                 except BlockingIOError:  # many at once: the supervisor forks one after the other
                     await _until_writable(self._link)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
+import select
 import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gymbox_sandbox import commands as commands_module
 from gymbox_sandbox.commands import Commands
 from gymbox_sandbox.engine import new_link
 from gymbox_sandbox.problems import AtCapacity, TimedOut, Unavailable
@@ -38,13 +39,18 @@ def commands_over(engine: socket.socket, workspace: Path) -> Commands:
 
 async def test_each_server_has_commands_of_its_own(engine, tmp_path):
     one, other = commands_over(engine, tmp_path), commands_over(engine, tmp_path)
-    mine = asyncio.create_task(one.run(ExecRequest(command="sleep 99")))
-    theirs = asyncio.create_task(other.run(ExecRequest(command="echo > started; sleep 0.5; echo unharmed")))
-    while not (tmp_path / "started").exists():  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    os.mkfifo(tmp_path / "go")
+    go = os.open(tmp_path / "go", os.O_RDWR)  # which waits for nobody to read
+    mine = one.stream(ExecRequest(command="sleep 99"))
+    await anext(mine)
+    theirs = other.stream(ExecRequest(command="read line < go; echo $line"))
+    await anext(theirs)
     await one.kill_all()
-    assert (await mine).signal == signal.SIGKILL
-    assert (await theirs).stdout == "unharmed\n"
+    assert [event.signal async for event in mine] == [signal.SIGKILL]
+    os.write(go, b"unharmed\n")
+    assert (await anext(theirs)).data == b"unharmed\n"
+    await theirs.aclose()
+    os.close(go)
     one.close()
     one.close()
     assert (await other.run(ExecRequest(command="echo $0"))).exit_code == 0
@@ -102,10 +108,9 @@ def _only_child() -> int:
     return child
 
 
-async def test_kill_all_does_not_wait_for_ever(monkeypatch):
+async def test_kill_all_does_not_wait_for_ever():
     ours, theirs = new_link()
-    commands = Commands(ours, "/", {})
-    monkeypatch.setattr(commands_module, "_KILL_TIMEOUT", 0.05)
+    commands = Commands(ours, "/", {}, kill_timeout=0.05)
     with pytest.raises(TimedOut):
         await commands.kill_all()
     theirs.recv(64)
@@ -130,17 +135,54 @@ async def test_a_late_answer_to_an_earlier_kill_is_no_answer_to_this_one():
 
 
 async def test_commands_wait_for_an_engine_that_is_busy(engine, tmp_path):
-    commands = commands_over(engine, tmp_path)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (10_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    link = attach(engine)
+    commands = Commands(link, str(tmp_path), {"PATH": os.environ["PATH"]})
+    await commands.run(ExecRequest(command=["/bin/true"]))  # and so the engine has this link
     pid = _only_child()
     os.kill(pid, signal.SIGSTOP)
     try:
-        running = [asyncio.create_task(commands.run(ExecRequest(command=["/bin/true"]))) for _ in range(400)]
-        await asyncio.sleep(0.5)
+        fill(link)
+        running = [asyncio.create_task(commands.run(ExecRequest(command=["/bin/true"]))) for _ in range(3)]
+        await asyncio.sleep(0)  # each gets as far as the full link
+        assert not select.select([], [link], [], 0)[1]
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert {result.exit_code for result in await asyncio.gather(*running)} == {0}
+    async with asyncio.timeout(20):
+        assert {result.exit_code for result in await asyncio.gather(*running)} == {0}
     commands.close()
+
+
+async def test_kill_all_and_a_command_can_wait_for_a_busy_engine_together():
+    link, engine = new_link()
+    commands = Commands(link, "/", {})
+    fill(link)
+    waiting = [asyncio.create_task(commands.run(ExecRequest(command="true"))) for _ in range(2)]
+    killing = asyncio.create_task(commands.kill_all())
+    await asyncio.sleep(0)  # each gets as far as the full link
+    orders = await asyncio.to_thread(orders_until_kill, engine, 2)
+    engine.send(orders[-1])
+    await killing
+    # their descriptors were not taken, which is how it is when a reaper dies
+    assert {type(error) for error in await asyncio.gather(*waiting, return_exceptions=True)} == {Unavailable}
+    commands.close()
+    engine.close()
+
+
+def fill(link: socket.socket) -> None:
+    """Send what means nothing until the link takes no more."""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            link.send(b"?")
+
+
+def orders_until_kill(engine: socket.socket, commands: int) -> list[bytes]:
+    """What comes over a link beside what fills it, the kill last."""
+    engine.settimeout(20)
+    found: list[bytes] = []
+    while len(found) < commands + 1:
+        order = engine.recv(64)
+        found += [order] if order != b"?" else []
+    return sorted(found, key=lambda order: order[:1] == b"k")
 
 
 async def test_without_descriptors_the_caller_is_told_to_come_back(engine, tmp_path):

@@ -52,17 +52,28 @@ AsJson = typer.Option(False, "--json", help="Print JSON.")
 
 @app.command("list")
 def list_(folder: list[Path] = Folders, as_json: bool = AsJson) -> None:
-    """List the environments."""
+    """List the environments.
+
+    Exit code 1: a manifest is wrong; the others are listed.
+    """
     catalog = Catalog(folder or environment_folders())
-    summaries = [summary(catalog[name]) for name in catalog.names()]
+    summaries, faults = [], []
+    for name in catalog.names():
+        try:
+            summaries.append(summary(catalog[name]))
+        except ConfigError as error:
+            faults.append(error)
     if as_json:
         print_json(summaries)
-        return
-    if not summaries:
+    elif summaries:
+        columns = ["name", "domain", "tasks", "verified", "description"]
+        print_table(columns, ([said(row[column]) for column in columns] for row in summaries))
+    elif not faults:
         typer.echo("there are no environments; make one with: gymbox env init NAME")
-        return
-    columns = ["name", "domain", "tasks", "verified", "description"]
-    print_table(columns, ([said(row[column]) for column in columns] for row in summaries))
+    for fault in faults:
+        typer.echo(f"gymbox: {fault}", err=True)
+    if faults:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -60,6 +60,19 @@ def test_a_folder_without_environments_says_how_to_make_one(capsys: pytest.Captu
     assert "gymbox env init NAME" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_one_faulty_manifest_hides_no_other_environment(
+    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    (home / "environments" / "bad").mkdir(parents=True)
+    (home / "environments" / "bad" / "environment.yaml").write_text("description: [")
+
+    assert gymbox("list", *arguments) == 1
+    told = capsys.readouterr()
+    assert "counter" in told.out and "bad" not in told.out
+    assert "bad/environment.yaml is not YAML" in told.err
+
+
 def test_show_tells_what_the_first_task_asks(capsys: pytest.CaptureFixture[str]) -> None:
     assert gymbox("show", "counter") == 0
     assert "first task:  Add 49" in capsys.readouterr().out

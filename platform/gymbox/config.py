@@ -7,7 +7,7 @@ are its fields. Nobody below the command line reads configuration.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,8 +19,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, SkipValidation, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, SecretStr, SkipValidation, ValidationError
 
+from gymbox import logs
 from gymbox.agents import Agent
 from gymbox.environment import explain
 from gymbox.errors import ConfigError, nearest
@@ -86,7 +87,8 @@ def _without_passwords(value: Any) -> Any:
 
 
 def compose(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Settings:
-    """The settings that the shipped configuration, that of `config_dirs` and `overrides` make together.
+    """The settings that the shipped configuration, that of `config_dirs` and `overrides` make together. Their secrets
+    are hidden from the logs.
 
     Args:
         overrides: `group=choice` and `name.field=value`, as on the command line.
@@ -102,7 +104,23 @@ def compose(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Setti
         "provider": component(raw.get("provider"), "provider", None),
         "runner": _validated(RunnerSettings, raw.get("runner") or {}, "runner"),
     }
+    for part in parts.values():
+        for secret in _secrets(part):
+            logs.hide(secret.get_secret_value())
     return _validated(Settings, {**raw, **parts}, "settings")
+
+
+def _secrets(value: Any) -> Iterator[SecretStr]:
+    """Every secret in a component's fields."""
+    if isinstance(value, SecretStr):
+        yield value
+    elif isinstance(value, BaseModel):
+        yield from _secrets(dict(value))
+    elif isinstance(value, dict):
+        yield from _secrets(list(value.values()))
+    elif isinstance(value, list | tuple | set | frozenset):
+        for part in value:
+            yield from _secrets(part)
 
 
 def component(raw: Any, name: str, kind: type[BaseModel] | None) -> Any:

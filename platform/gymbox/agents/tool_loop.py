@@ -176,7 +176,7 @@ class _Trajectory:
         self.steps += 1
         self.output += response.output
         if response.usage is not None:
-            self.usage = _sum(self.usage, response.usage)
+            self.usage += response.usage
 
     def answer(self, calls: Sequence[FunctionCall], answers: Sequence[str]) -> None:
         self.output += [
@@ -203,21 +203,3 @@ class _Trajectory:
                 "metadata": {**(params.metadata or {}), **told},
             }
         )
-
-
-def _sum(one: Usage, other: Usage) -> Usage:
-    """Both together, the details that providers add included."""
-    return Usage.model_validate(_added(one.dump(), other.dump()))
-
-
-def _added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    total = dict(one)
-    for name, value in other.items():
-        had = total.get(name)
-        if isinstance(value, dict):
-            total[name] = _added(had if isinstance(had, dict) else {}, value)
-        elif isinstance(value, int | float):
-            total[name] = value + (had if isinstance(had, int | float) else 0)
-        elif had is None:
-            total[name] = value
-    return total

@@ -7,6 +7,7 @@ import secrets
 from pathlib import Path
 
 import gymbox
+from gymbox import logs
 from gymbox.errors import ConfigError
 
 TOKEN_VARIABLE = "GYMBOX_TOKEN"
@@ -29,14 +30,18 @@ def state_folder() -> Path:
 
 
 def admin_token() -> str:
-    """The admin token: $GYMBOX_TOKEN, else that of this user's file, which is made if there is none.
+    """The admin token: $GYMBOX_TOKEN, else that of this user's file, which is made if there is none. It is hidden
+    from the logs.
 
     Raises:
         ConfigError: the file cannot be read or made, or others may read it.
     """
-    given = os.environ.get(TOKEN_VARIABLE)
-    if given:
-        return given
+    token = os.environ.get(TOKEN_VARIABLE) or _kept_token()
+    logs.hide(token)
+    return token
+
+
+def _kept_token() -> str:
     path = _home("XDG_CONFIG_HOME", ".config") / "gymbox" / "token"
     try:
         if not path.exists():

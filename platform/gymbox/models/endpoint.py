@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import aiohttp
 from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, field_validator
 
+from gymbox import logs
 from gymbox.errors import ErrorKind, ModelFailure, Problem, TimedOut
 from gymbox.http import Answer, HttpClient, retry_after
 from gymbox.models import Model
@@ -175,7 +176,8 @@ class Endpoint(Model):
             # an endpoint may repeat what it was sent
             if secret is not None and len(secret.get_secret_value()) > 3:
                 detail = detail.replace(secret.get_secret_value(), "***")
-        return ModelFailure(kind, detail, retry_after=retry_after)
+        # the text goes into the results, too
+        return ModelFailure(kind, logs.redact(detail), retry_after=retry_after)
 
     def _tell(self, failure: ModelFailure, final: bool) -> None:
         if failure.rollout_kind not in self._told:

@@ -135,7 +135,7 @@ class LocalModel(Model):
         if spent.output_tokens >= limit:
             return chosen.model_copy(update=_CUT)
         answer = await self._answer(asked | {"max_tokens": limit - spent.output_tokens}, params, call)
-        return answer.model_copy(update={"usage": _sum(spent, answer.usage or Usage())})
+        return answer.model_copy(update={"usage": spent + (answer.usage or Usage())})
 
     def _asked(self, params: ResponsesParams) -> dict[str, Any]:
         """The Chat request for `params`, with calls and results told as text: the model's template knows no tools."""
@@ -299,11 +299,3 @@ def _with_call(response: Response, name: str, arguments: str) -> Response:
     made = uuid.uuid4().hex
     call = FunctionCall(id=f"fc_{made}", call_id=f"call_{made}", name=name, arguments=arguments, status="completed")
     return response.model_copy(update={"output": [call]})
-
-
-def _sum(one: Usage, other: Usage) -> Usage:
-    return Usage(
-        input_tokens=one.input_tokens + other.input_tokens,
-        output_tokens=one.output_tokens + other.output_tokens,
-        total_tokens=one.total_tokens + other.total_tokens,
-    )

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from gymbox import logs
 from gymbox.agents.single_turn import SingleTurn
 from gymbox.agents.tool_loop import ToolLoop
 from gymbox.config import Settings, compose, record, shipped
@@ -64,6 +65,18 @@ def test_the_key_of_openai_comes_from_the_environment(monkeypatch: pytest.Monkey
     monkeypatch.delenv("OPENAI_API_KEY")
     model = settings("model=openai", "model.name=gpt-4.1").model
     assert isinstance(model, OpenAIModel) and model.api_key is None
+
+
+def test_every_secret_of_a_component_is_hidden_from_the_logs() -> None:
+    settings(
+        "model=chat",
+        "model.name=m",
+        "model.base_url=http://h/v1",
+        "model.api_key=canary-of-the-key",
+        "model.headers={X-Team: canary-of-a-header}",
+    )
+
+    assert "canary" not in logs.redact("they are canary-of-the-key and canary-of-a-header")
 
 
 def test_the_docker_engine_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

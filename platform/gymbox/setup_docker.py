@@ -111,7 +111,8 @@ def _cannot_be_had() -> Setup | None:
     """Why this machine cannot be given an engine, or None if it is worth trying."""
     if platform.system() == "Darwin":
         how = "brew install colima docker docker-compose && colima start"
-        return Setup(False, f"no Docker engine answers; on macOS: {how}", (how, *WAYS_ON[1:]))
+        by_compose = "then run controller and proxy beside the engine: docker compose -f compose/compose.yaml up"
+        return Setup(False, f"no Docker engine answers; on macOS: {how}", (how, by_compose))
     if host := os.environ.get("DOCKER_HOST"):
         ways = (f"start the engine at {host}", "unset DOCKER_HOST to use this machine's own", WAYS_ON[1])
         return Setup(False, f"the Docker engine at DOCKER_HOST={host} does not answer", ways)

@@ -31,10 +31,13 @@ class Ended(Strict):
     """Why a sandbox is no more; recorded before it is removed."""
 
     cause: EndCause
+    """`failed_to_start`: it never became ready, whatever ended it; only `oom_killed` and `disk_full` say more. Of one
+    that was ready, `killed`: from outside, by SIGKILL or SIGTERM; `exited`: by itself, also by a crash (`exit_code` is
+    then 128 and the signal's number); `lost`: nobody saw how."""
     detail: str
     exit_code: int | None = None
     logs: str = ""
-    """The last lines that it printed."""
+    """The last lines that it printed, 8 KiB at most."""
 
 
 class Phases(Strict):

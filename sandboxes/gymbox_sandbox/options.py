@@ -13,6 +13,9 @@ class User(NamedTuple):
     uid: int
     gid: int
 
+    def __str__(self) -> str:
+        return f"{self.uid}:{self.gid}"
+
 
 class Options(NamedTuple):
     """How to serve one sandbox."""

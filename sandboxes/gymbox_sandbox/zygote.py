@@ -4,7 +4,7 @@
     zygote (server user)                     has the environment's code loaded
     └── server (server user), one a sandbox
 
-Its input is a socket with one JSON object a line; its output has one a line too:
+Its input is a SOCK_SEQPACKET socket with one JSON object a packet; its output has one a line:
 
     {"start": ID, "options": {…}, "open_files": N}
                                     forks; the descriptor that comes along becomes the sandbox's output and errors
@@ -26,7 +26,6 @@ import signal
 import socket
 import sys
 import traceback
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -67,9 +66,7 @@ class Zygote:
         prctl.hide_memory()
         prctl.adopt_orphans()
         self._sandboxes: dict[int, Sandbox] = {}
-        self._descriptors: deque[int] = deque()
         self._input = socket.socket(fileno=0)
-        self._unread = b""
         # what the author's code prints must not get between the lines of the output
         self._output = os.dup(1)
         os.dup2(2, 1)
@@ -98,16 +95,15 @@ class Zygote:
 
     def _obey(self) -> bool:
         """Do what the input says; False at its end."""
-        data, descriptors, _, _ = socket.recv_fds(self._input, 1 << 16, 16, socket.MSG_CMSG_CLOEXEC)
-        self._descriptors.extend(descriptors)
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        for line in lines:
-            order = json.loads(line)
-            if "start" in order:
-                self._start(order, self._descriptors.popleft())
-            else:
-                self._signal(order["to"], order["signal"])
-        return bool(data)
+        data, descriptors, _, _ = socket.recv_fds(self._input, 1 << 16, 1, socket.MSG_CMSG_CLOEXEC)
+        if not data:
+            return False
+        order = json.loads(data)
+        if "start" in order:
+            self._start(order, descriptors[0])
+        else:
+            self._signal(order["to"], order["signal"])
+        return True
 
     def _start(self, order: dict[str, Any], output: int) -> None:
         link = attach(self._engine)

@@ -86,6 +86,71 @@ async def test_starting_the_same_id_again_adopts_what_runs(opened: Opened, probe
     assert await opened.ids() == ["conformance-again-000001"]
 
 
+async def test_two_who_start_one_id_at_once_get_the_same_sandbox(
+    opened: Opened, probe: Environment, http: HttpClient
+) -> None:
+    first, second = await asyncio.gather(*(opened.start(probe, "conformance-twice-000001") for _ in range(2)))
+    assert first == second
+    assert (await healthy(http, first))["status"] == "ok"
+    await http.forget(str(first.socket))
+    assert await opened.ids() == ["conformance-twice-000001"]
+    assert opened.phases == ["created", "started"] and opened.ends.empty()
+
+
+@pytest.mark.parametrize("phase", ["created", "started"])
+async def test_who_gives_up_a_start_does_not_take_the_sandbox_from_another(
+    opened: Opened, probe: Environment, http: HttpClient, phase: str
+) -> None:
+    reached = asyncio.Event()
+    spec = opened.spec(probe, "conformance-given-00001")
+    given_up = asyncio.create_task(opened.provider.start(spec, lambda now: now == phase and reached.set()))
+    other = asyncio.create_task(opened.start(probe, spec.id))
+    await reached.wait()
+    given_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    started = await other
+    assert (await healthy(http, started))["status"] == "ok"
+    await http.forget(str(started.socket))
+    assert opened.ends.empty()
+
+
+async def test_who_gives_up_adopting_leaves_the_sandbox_to_who_started_it(
+    opened: Opened, probe: Environment, http: HttpClient
+) -> None:
+    started = await opened.start(probe)
+    adopting = asyncio.create_task(opened.start(probe, started.id))
+    await asyncio.wait({adopting}, timeout=0)
+    adopting.cancel()
+    await asyncio.wait({adopting})
+    assert (await healthy(http, started))["status"] == "ok"
+    await http.forget(str(started.socket))
+
+
+async def test_stop_ends_a_start_under_way(opened: Opened, write_environment: Callable[..., Environment]) -> None:
+    environment = write_environment("hanging", "import time\ntime.sleep(600)", timeouts={"start": 60})
+    await opened.provider.prepare(environment)
+    begun = asyncio.Event()
+    spec = opened.spec(environment)
+    starting = asyncio.create_task(opened.provider.start(spec, lambda phase: phase == "started" and begun.set()))
+    await begun.wait()
+    began = time.monotonic()
+    await opened.provider.stop(spec.id)
+    with pytest.raises(StartFailed) as failed:
+        await starting
+    assert failed.value.ended.cause == "deleted"
+    assert time.monotonic() - began < 30
+    assert await opened.ids() == [] and not spec.directory.exists()
+
+
+async def test_a_start_waits_for_a_stop_of_the_same_id(opened: Opened, probe: Environment, http: HttpClient) -> None:
+    started = await opened.start(probe)
+    _, again = await asyncio.gather(opened.provider.stop(started.id), opened.start(probe, started.id))
+    assert (await healthy(http, again))["status"] == "ok"
+    await http.forget(str(again.socket))
+    assert await opened.ids() == [started.id] and opened.ends.empty()
+
+
 async def test_several_start_at_once_and_do_not_meet(opened: Opened, probe: Environment) -> None:
     started = await asyncio.gather(*(opened.start(probe) for _ in range(4)))
     assert len({one.socket for one in started}) == 4
@@ -110,24 +175,24 @@ async def test_an_id_can_be_used_again_after_stop(opened: Opened, probe: Environ
 
 
 @pytest.mark.parametrize(
-    ("server", "told"),
+    ("server", "told", "exit_code"),
     [
-        ("raise ValueError('the import went wrong')", "the import went wrong"),
-        ("import os\nprint('leaving', flush=True)\nos._exit(7)", "leaving"),
-        ("import os, signal\nprint('dying', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)", "dying"),
-        ("x = 1", "0 ResourcesServers"),
-        ("def broken(:", "SyntaxError"),
+        ("raise ValueError('the import went wrong')", "the import went wrong", None),
+        ("import os\nprint('leaving', flush=True)\nos._exit(7)", "leaving", 7),
+        ("import os, signal\nprint('dying', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)", "dying", 137),
+        ("x = 1", "0 ResourcesServers", None),
+        ("def broken(:", "SyntaxError", None),
     ],
     ids=["raises", "exits", "is killed", "has no server", "is no Python"],
 )
 async def test_a_server_that_never_answers_fails_the_start_with_its_last_lines(
-    opened: Opened, write_environment: Callable[..., Environment], server: str, told: str
+    opened: Opened, write_environment: Callable[..., Environment], server: str, told: str, exit_code: int | None
 ) -> None:
     environment = write_environment(f"broken-{uuid.uuid5(uuid.NAMESPACE_OID, server).hex[:6]}", server)
     with pytest.raises(StartFailed) as failed:
         await opened.start(environment)
     assert told in f"{failed.value.detail}\n{failed.value.ended.logs}"
-    assert failed.value.ended.cause in ("failed_to_start", "exited", "killed")
+    assert (failed.value.ended.cause, failed.value.ended.exit_code) == ("failed_to_start", exit_code)
     assert await opened.ids() == []
 
 

@@ -20,11 +20,12 @@ import pytest
 import yaml
 from gymbox.environment import Environment
 from gymbox.providers import Started, StartSpec
-from gymbox.providers.container import CONTROLLER_LABEL, User
+from gymbox.providers.container import CONTROLLER_LABEL
 from gymbox.providers.docker import DockerProvider
 from gymbox.providers.images import Images
 from gymbox.sockets import PinnedSocket
 from gymbox_sandbox.lifecycle import Ended
+from gymbox_sandbox.options import User
 
 SESSION = f"test-{uuid.uuid4().hex[:8]}"
 """Every controller of this test session is named after it."""
@@ -86,12 +87,12 @@ class MeasuredProvider(DockerProvider):
 
     async def stop(self, id: str) -> None:
         engine = self._engine
-        container = engine._containers.pop(id, None) if engine else None
+        container = engine._containers.get(id) if engine else None
         if engine is not None and container is not None:
             # data is written when a process ends, so let it end, unheard
+            container.stopping = True
             with contextlib.suppress(docker.errors.APIError):
                 await asyncio.to_thread(engine._api.stop, id, timeout=5)
-            engine._containers[id] = container
         await super().stop(id)
 
     def container(self, spec: StartSpec, image: str, controller_id: str, server: User) -> dict[str, Any]:

@@ -89,6 +89,8 @@ def test_a_mac_is_told_the_brew_command(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("platform.system", lambda: "Darwin")
     setup = ensure_docker()
     assert not setup.ready and "brew install" in setup.detail
+    assert "docker compose" in setup.ways_on[1]
+    assert "provider=process" not in str(setup)  # which is for Linux
 
 
 def test_what_setup_came_to_reads_as_a_line_and_a_list() -> None:

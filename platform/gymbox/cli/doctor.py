@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import resource
-import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -16,8 +16,8 @@ import typer
 from gymbox.cli.places import admin_token, environment_folders, state_folder
 from gymbox.environment import Catalog
 from gymbox.errors import ConfigError
+from gymbox.providers.bubblewrap import why_not
 from gymbox.providers.diagnosis import Finding, diagnose
-from gymbox.setup_bubblewrap import works
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -77,13 +77,13 @@ def _token() -> Finding:
 
 
 def _bubblewrap() -> Finding:
-    if works():
+    missing = asyncio.run(why_not())
+    if missing is None:
         return Finding("bubblewrap", True, "works", required=False)
-    detail = "there, but may not make namespaces" if shutil.which("bwrap") else "not installed"
     return Finding(
         "bubblewrap",
         False,
-        f"{detail}: provider=process isolates next to nothing",
+        f"provider=process isolates next to nothing: {missing}",
         "python -m gymbox.setup_bubblewrap",
         required=False,
     )

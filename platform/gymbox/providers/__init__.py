@@ -11,6 +11,12 @@ from gymbox_sandbox.lifecycle import Ended
 
 from gymbox.environment import Environment
 
+BY_COMPOSE = (
+    "run controller and proxy beside the engine (docker compose -f compose/compose.yaml up) "
+    "and use controller=http://…"
+)
+"""The way on where the machine is no Linux."""
+
 
 @dataclass(frozen=True, slots=True)
 class StartSpec:
@@ -85,16 +91,22 @@ class SandboxProvider(Protocol):
     async def start(self, spec: StartSpec, on_phase: OnPhase) -> Started:
         """Return once the server inside answers. What a failed start made is removed before it raises.
 
-        Starting an id that runs already adopts it.
+        Starting an id that runs already adopts it; of two starts of one id at once, the later one does, and starts
+        anew where the earlier one failed or was given up.
 
         Raises:
-            StartFailed: it ended or did not answer in time; raised the moment the cause is known.
+            StartFailed: it ended or did not answer in time; raised the moment the cause is known. With the cause
+                `deleted`: `stop` came meanwhile.
             ImageBuildFailed: see `prepare`.
             Unavailable: the technology does not answer.
         """
 
     async def stop(self, id: str) -> None:
-        """Remove it with everything it had; what is gone already, or never was, is fine."""
+        """Remove it with everything it had; what is gone already, or never was, is fine. Ends a start under way.
+
+        Raises:
+            Unavailable: not all of it could be removed; it is kept in mind, for another `stop`.
+        """
 
     async def list(self) -> list[Found]:
         """Everything of this controller that runs."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from gymbox.environment import Environment
@@ -12,7 +10,6 @@ from gymbox.providers import Found, OnEnd, OnPhase, SandboxProvider, Started, St
 from gymbox.providers.docker import DockerProvider
 from gymbox.providers.process import ProcessProvider
 
-log = logging.getLogger(__name__)
 Running = list[Found]
 
 
@@ -25,7 +22,6 @@ class AutoProvider(BaseModel):
     process: ProcessProvider = ProcessProvider()
 
     _chosen: SandboxProvider | None = PrivateAttr(None)
-    _told: bool = PrivateAttr(False)
 
     @property
     def name(self) -> str:
@@ -40,12 +36,8 @@ class AutoProvider(BaseModel):
             await self.docker.open(controller_id, on_end)
             self._chosen = self.docker
         except Unavailable as error:
-            await self.process.open(controller_id, on_end)
+            await self.process.open(controller_id, on_end, because=f"NO DOCKER ({error.detail.splitlines()[0]}): ")
             self._chosen = self.process
-            if not self._told:
-                # once, though the sweep of what earlier runs left behind opens it too
-                self._told = True
-                log.warning("NO DOCKER (%s): %s", error.detail.splitlines()[0], self.process.isolation_note)
 
     async def close(self) -> None:
         chosen, self._chosen = self._chosen, None

@@ -57,13 +57,21 @@ def bubblewrapped(command: list[str], read_only: Iterable[Path], writable: Path 
     return [*arguments, "--remount-ro", "/", "--chdir", "/", "--", *command]
 
 
-async def why_not() -> str | None:
-    """Why bubblewrap cannot be used here; None if it can."""
+async def why_not(within: float = 10) -> str | None:
+    """Why bubblewrap cannot be used here; None if it can. It is tried, for so many seconds at most."""
     if shutil.which("bwrap") is None:
         return "bubblewrap is not installed (apt-get install bubblewrap)"
     command = bubblewrapped([sys.executable, "-IBc", ""], [])
     process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE, env={})
-    _, errors = await process.communicate()
+    try:
+        async with asyncio.timeout(within):
+            _, errors = await process.communicate()
+    except TimeoutError:
+        return f"bubblewrap does not work here: it did not end within {within:g} s"
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     return None if process.returncode == 0 else f"bubblewrap does not work here: {errors.decode().strip()[-300:]}"
 
 

@@ -6,16 +6,12 @@ environment's manifest; nothing that a caller says reaches the engine as it is.
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import signal
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from gymbox_sandbox.lifecycle import EndCause, Ended
+from gymbox_sandbox.options import User
 
 from gymbox.environment import Environment
 from gymbox.providers import StartSpec
@@ -31,7 +27,6 @@ WORKSPACE = "/workspace"
 PYTHON = "/opt/gymbox/venv/bin/python"
 ENVIRONMENT = "/opt/gymbox/environment"
 SERVER_UID, PROXY_GID, AGENT_UID = 10002, 10003, 10001
-KILLED = (128 + signal.SIGKILL, 128 + signal.SIGTERM)
 MEGABYTE = 1024 * 1024
 CPU_PERIOD = 100_000
 """Microseconds."""
@@ -40,17 +35,6 @@ INODES_PER_MB = 64
 CAPABILITIES = ("KILL", "SETGID", "SETUID")
 """What the supervisor needs to start and to end processes of the two users; no child of its ever has one."""
 SECCOMP = json.dumps(json.loads(files("gymbox.providers").joinpath("seccomp.json").read_text()))
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """Numeric ids."""
-
-    uid: int
-    gid: int
-
-    def __str__(self) -> str:
-        return f"{self.uid}:{self.gid}"
 
 
 def server_user(caller: User) -> User:
@@ -173,18 +157,3 @@ def directory_of(labels: dict[str, str]) -> Path | None:
     """The directory of a container that has these labels."""
     directory = labels.get(DIRECTORY_LABEL)
     return Path(directory) if directory else None
-
-
-def why_it_ended(id: str, exit_code: int, oom: bool, memory_mb: int, logs: str) -> Ended:
-    """What the end of a container means; `oom`: it ran out of memory just before."""
-    if oom and exit_code != 0:
-        cause: EndCause = "oom_killed"
-        detail = f"{id} ran out of memory: it may use {memory_mb} MiB (limits.memory_mb)"
-    elif exit_code != 0 and os.strerror(errno.ENOSPC) in logs:
-        cause = "disk_full"
-        detail = f"{id} ended with exit code {exit_code} because a file system was full (limits.workspace_mb, tmp_mb)"
-    elif exit_code in KILLED:
-        cause, detail = "killed", f"{id} was killed from outside by {signal.Signals(exit_code - 128).name}"
-    else:
-        cause, detail = "exited", f"the server of {id} ended by itself with exit code {exit_code}"
-    return Ended(cause=cause, detail=detail, exit_code=exit_code, logs=logs)

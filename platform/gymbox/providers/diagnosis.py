@@ -12,7 +12,9 @@ from docker import APIClient
 from docker.errors import DockerException, ImageNotFound
 from docker.utils.utils import compare_version
 
-DEFAULT_HOST = "unix:///var/run/docker.sock"
+from gymbox.providers.docker import DEFAULT_HOST
+from gymbox.setup_base_image import BASE_IMAGE
+
 OLDEST_API = "1.41"
 """That of engine 20.10."""
 SETTINGS = "/etc/docker/daemon.json"
@@ -32,7 +34,7 @@ class Finding:
     """False: it works without, but worse; `detail` says how."""
 
 
-def diagnose(host: str | None = None, base_image: str = "debian:trixie-slim") -> list[Finding]:
+def diagnose(host: str | None = None, base_image: str = BASE_IMAGE) -> list[Finding]:
     """Look at the engine, at its settings, and at what is beside it; changes nothing. Blocks for some seconds at most.
 
     Without an engine that answers there is only the finding that says so.

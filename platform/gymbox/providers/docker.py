@@ -2,7 +2,7 @@
 
 A sandbox is reached over a unix socket in its directory, which is mounted into the container; it has no network, or
 one that leads nowhere. Where the engine runs in a virtual machine of its own (Docker Desktop), unix sockets do not
-pass the mount: there, run controller and proxy by compose beside it, or use the process provider.
+pass the mount: there, run controller and proxy by compose beside it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
 import sys
 import threading
 import time
@@ -21,7 +20,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from weakref import WeakValueDictionary
 
 import requests
 import urllib3
@@ -29,28 +27,32 @@ from docker import APIClient
 from docker.errors import APIError, DockerException, ImageNotFound
 from docker.errors import NotFound as NoSuchContainer
 from gymbox_sandbox.lifecycle import Ended
+from gymbox_sandbox.options import User
 from gymbox_sandbox.wire import SERVER_SOCKET
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from gymbox.environment import Environment
 from gymbox.errors import Conflict, NotFound, Problem, StartFailed, Unavailable
-from gymbox.providers import Found, OnEnd, OnPhase, Started, StartSpec
+from gymbox.providers import BY_COMPOSE, Found, OnEnd, OnPhase, Started, StartSpec
 from gymbox.providers.container import (
     CONTROLLER_LABEL,
     ENVIRONMENT_LABEL,
+    MEGABYTE,
     NETWORK_LABEL,
-    User,
     container_config,
     directory_of,
     network_config,
     network_of,
     server_command,
     server_user,
-    why_it_ended,
 )
+from gymbox.providers.directories import make_directory, remove_directory
+from gymbox.providers.ends import LOG_LINES, last_lines, never_ready, why_it_ended
 from gymbox.providers.events import ContainerEvent, Events
 from gymbox.providers.images import Images
 from gymbox.providers.readiness import Readiness
+from gymbox.providers.turns import Turns
+from gymbox.setup_base_image import BASE_IMAGE
 from gymbox.sockets import PinnedSocket
 
 logger = logging.getLogger(__name__)
@@ -63,7 +65,6 @@ REMOVE_PAUSES = (0.2, 0.5, 1.0, 2.0)
 """Seconds between attempts to remove something that the engine holds on to."""
 LAST_WORDS = 0.05
 """Seconds in which the reason may still arrive from a server whose container has ended."""
-LOG_TAIL = 50
 UNSEEN = 255
 """Exit code that the engine gives to a container whose end it did not see."""
 OOM_EXPLAINS = 10.0
@@ -81,7 +82,7 @@ class DockerProvider(BaseModel):
     name: str = "docker"
     host: str | None = None
     """Address of the engine (what DOCKER_HOST holds); None: the machine's own socket. It must see our files."""
-    base_image: str = "debian:trixie-slim"
+    base_image: str = BASE_IMAGE
     """What the sandbox runtime is built on: any Debian or Ubuntu with Python 3.12 or newer among its packages."""
     build_args: dict[str, str] = Field(default_factory=dict)
     """Arguments for the build of the runtime image, such as HTTP_PROXY."""
@@ -151,6 +152,8 @@ class _Container:
     """While it starts: resolved with its exit code if it ends before it is ready."""
     reported: bool = False
     """Whether its end has been told."""
+    stopping: bool = False
+    """Whether `stop` is at it, or was: then its end is no news."""
 
     @classmethod
     def labelled(cls, labels: dict[str, str], key: str) -> _Container:
@@ -169,7 +172,7 @@ class _Engine:
         self._server_user = server_user(User(os.getuid(), os.getgid()))
         self._threads = ThreadPoolExecutor(provider.threads, thread_name_prefix="docker")
         self._containers: dict[str, _Container] = {}
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._turns = Turns()
         self._out_of_memory: dict[str, float] = {}
         self._images_built: dict[str, asyncio.Task[str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -181,8 +184,7 @@ class _Engine:
         if sys.platform != "linux":
             raise Unavailable(
                 "sandboxes are reached over unix sockets, which do not pass into Docker Desktop's virtual machine; "
-                "run controller and proxy beside the engine (docker compose -f compose/compose.yaml up) and use "
-                "controller=http://…, or go without containers: provider=process"
+                f"{BY_COMPOSE}"
             )
         provider = self._provider
         self._api = await self._call("connect", self._connect)
@@ -233,14 +235,21 @@ class _Engine:
             return await _in_daemon_thread(partial(self._images.ensure, environment))
 
     async def start(self, spec: StartSpec, on_phase: OnPhase) -> Started:
-        async with self._turns.setdefault(spec.id, asyncio.Lock()):  # of two at once, the later one adopts
-            try:
-                return await self._start(spec, await self.prepare(spec.environment), on_phase)
-            except ImageNotFound:  # removed by someone since it was built
-                self._images_built.pop(spec.environment.digest, None)
-                return await self._start(spec, await self.prepare(spec.environment), on_phase)
+        return await self._turns.start(spec.id, self._start(spec, on_phase))
 
-    async def _start(self, spec: StartSpec, image: str, on_phase: OnPhase) -> Started:
+    async def _start(self, spec: StartSpec, on_phase: OnPhase) -> Started:
+        try:
+            image = await self.prepare(spec.environment)
+            await self._make(spec, image, on_phase)
+        except ImageNotFound:  # removed by someone since it was built
+            self._images_built.pop(spec.environment.digest, None)
+            image = await self.prepare(spec.environment)
+            await self._make(spec, image, on_phase)
+        return Started(spec.id, socket=str(spec.directory / SERVER_SOCKET), address=None, image=image)
+
+    async def _make(self, spec: StartSpec, image: str, on_phase: OnPhase) -> None:
+        if await self._is_up(spec):
+            return
         timeout = spec.environment.manifest.timeouts.start
         container = _Container(spec.directory, spec.environment.manifest.network == "internal")
         self._containers[spec.id] = container
@@ -258,10 +267,16 @@ class _Engine:
         except BaseException:
             await self._give_up(spec.id)
             raise
-        return Started(spec.id, socket=str(spec.directory / SERVER_SOCKET), address=None, image=image)
+
+    async def _is_up(self, spec: StartSpec) -> bool:
+        """Whether it is one of ours that answers: then whoever starts it anew has no part in its fate."""
+        known = self._containers.get(spec.id)
+        if known is None or not known.key or known.reported or known.stopping or known.directory != spec.directory:
+            return False
+        return await _answers(spec.directory / SERVER_SOCKET)
 
     async def _until_ready(self, spec: StartSpec, container: _Container, image: str, on_phase: OnPhase) -> None:
-        make_directory(spec.directory, self._server_user)
+        make_directory(spec.directory, self._server_user if os.getuid() == 0 else None)
         with Readiness(spec.directory) as readiness:
             if not await self._created(spec, container, image):
                 return
@@ -277,11 +292,12 @@ class _Engine:
                 if ready.done():
                     ready.result()
                 if ended.done():
-                    raise StartFailed(await self._why(spec.id, ended.result()))
+                    raise never_ready(await self._why(spec.id, ended.result()))
             except StartFailed:
                 raise
             except Problem as problem:
-                logs = str(problem.extra.get("log") or "") or await self._last_lines(spec.id)
+                told = str(problem.extra.get("log") or "")
+                logs = last_lines(told.encode()) or await self._last_lines(spec.id)
                 detail = f"the server of {spec.id} cannot start: {problem.detail}"
                 raise StartFailed(Ended(cause="failed_to_start", detail=detail, logs=logs)) from problem
             finally:
@@ -338,25 +354,28 @@ class _Engine:
         """Remove what a failed start made; what cannot be removed now is left to a later `stop`."""
         if id in self._containers:
             try:
-                await self.stop(id)
+                await self._stop(id)
             except Problem as problem:
                 logger.warning("sandbox %s could not be removed: %s", id, problem.detail)
 
     # stop, list, logs
 
     async def stop(self, id: str) -> None:
-        container = self._containers.pop(id, None) or await self._found(id)
+        async with self._turns.stop(id):
+            await self._stop(id)
+
+    async def _stop(self, id: str) -> None:
+        container = self._containers.get(id) or await self._found(id)
         if container is None:
             return
-        try:
-            await self._remove(id)
-            if container.network:
-                await self._until_gone(id, partial(self._api.remove_network, network_of(id)))
-        except BaseException:
-            self._containers[id] = container  # whoever tries again finds all there is to remove
-            raise
+        container.stopping = True
+        self._containers[id] = container  # until all is gone, so that whoever tries again finds it
+        await self._remove(id)
+        if container.network:
+            await self._until_gone(id, partial(self._api.remove_network, network_of(id)))
         self._out_of_memory.pop(id, None)
         await self._call("remove a directory", _remove_directory, container.directory)
+        del self._containers[id]
 
     async def _found(self, id: str) -> _Container | None:
         """What a container of ours consists of that this process has not seen yet."""
@@ -392,17 +411,19 @@ class _Engine:
         return [_found(row) for row in rows]
 
     async def logs(self, id: str, tail: int) -> str:
-        try:
-            lines = await self._call(f"read the log of {id}", partial(self._api.logs, id, tail=tail))
-        except NoSuchContainer as error:
-            raise NotFound(f"there is no container {id}") from error
-        return bytes(lines).decode(errors="replace")
+        return (await self._log(id, tail)).decode(errors="replace")
 
     async def _last_lines(self, id: str) -> str:
         try:
-            return await self.logs(id, LOG_TAIL)
+            return last_lines(await self._log(id, LOG_LINES))
         except Problem:
             return ""
+
+    async def _log(self, id: str, tail: int) -> bytes:
+        try:
+            return bytes(await self._call(f"read the log of {id}", partial(self._api.logs, id, tail=tail)))
+        except APIError as error:  # gone, or about to be
+            raise NotFound(f"there is no container {id}") from error
 
     # ends
 
@@ -419,25 +440,27 @@ class _Engine:
         if container.ended is not None:
             if not container.ended.done():
                 container.ended.set_result(exit_code)
-        elif not container.reported:
+        elif not container.reported and not container.stopping:
             container.reported = True
-            self._in_background(self._report(id, exit_code))
+            self._in_background(self._report(id, container, exit_code))
 
     def _reconnected(self) -> None:
         self._in_background(self._compare())
 
     async def _compare(self) -> None:
         """Find what ended while nobody listened."""
-        rows = await self._call("list containers", partial(self._api.containers, filters={"label": self._label}))
-        running = {row["Id"] for row in rows}
-        for id, container in list(self._containers.items()):
-            if container.key and container.key not in running:
+        watched = [(id, container) for id, container in self._containers.items() if container.key]
+        list_all = partial(self._api.containers, all=True, filters={"label": self._label})
+        states = {row["Id"]: row["State"] for row in await self._call("list containers", list_all)}
+        for id, container in watched:
+            if states.get(container.key, "gone") in ("gone", "exited", "dead"):  # one of "created" is being started
                 self._ended(id, container, None)
 
-    async def _report(self, id: str, exit_code: int | None) -> None:
+    async def _report(self, id: str, container: _Container, exit_code: int | None) -> None:
         ended = await self._why(id, exit_code)
-        logger.warning("sandbox %s ended (%s): %s", id, ended.cause, ended.detail)
-        self._on_end(id, ended)
+        if self._containers.get(id) is container and not container.stopping:  # it may have come to that meanwhile
+            logger.warning("sandbox %s ended (%s): %s", id, ended.cause, ended.detail)
+            self._on_end(id, ended)
 
     async def _why(self, id: str, exit_code: int | None) -> Ended:
         heard = self._out_of_memory.pop(id, None)
@@ -451,8 +474,8 @@ class _Engine:
             return Ended(cause="lost", detail=f"{id} ended while the engine was away", logs=await self._last_lines(id))
         # the engine sets OOMKilled for any process in the container, also for one whose end it survived
         oom = time.monotonic() - heard < OOM_EXPLAINS if heard is not None else bool(found["State"]["OOMKilled"])
-        memory_mb = found["HostConfig"]["Memory"] // (1024 * 1024)
-        return why_it_ended(id, found["State"]["ExitCode"], oom, memory_mb, await self._last_lines(id))
+        allowed = found["HostConfig"]["Memory"] // MEGABYTE if oom else None
+        return why_it_ended(id, found["State"]["ExitCode"], await self._last_lines(id), out_of_memory_at=allowed)
 
     # calls
 
@@ -493,21 +516,10 @@ class _Engine:
             logger.error("a container's end could not be told", exc_info=task.exception())
 
 
-def make_directory(directory: Path, server: User) -> None:
-    """Make a sandbox's directory. Under root it belongs to the server's user and the proxy's group; else to us alone.
-
-    What is made in it inherits the group, so the proxy may connect and the agent may not even look.
-    """
-    directory.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
-    directory.mkdir(mode=0o700, exist_ok=True)
-    if os.getuid() == 0:
-        os.chown(directory, server.uid, server.gid)
-        directory.chmod(0o2770)
-
-
 def _remove_directory(directory: Path | None) -> None:
     if directory is not None:
-        shutil.rmtree(directory, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove_directory(directory)
 
 
 async def _answers(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Process: sandboxes as processes of this machine, for laptops without Docker and for quick tests.
+"""Process: sandboxes as processes of this Linux machine, for where there is no Docker and for quick tests.
 
 Each environment has a zygote (gymbox_sandbox.zygote), in bubblewrap where that works, which forks one server for each
 sandbox. They end with the process that holds the provider, whatever becomes of it, so there is nothing to adopt after
@@ -8,20 +8,14 @@ a crash: a controller that must find its sandboxes again uses the Docker provide
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
-import shutil
-import signal
-import socket
 import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,21 +26,20 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from gymbox.environment import Environment
 from gymbox.errors import NotFound, StartFailed, Unavailable
-from gymbox.providers import Found, OnEnd, OnPhase, Started, StartSpec
+from gymbox.providers import BY_COMPOSE, Found, OnEnd, OnPhase, Started, StartSpec
 from gymbox.providers.bubblewrap import bubblewrapped, why_not
 from gymbox.providers.container import AGENT_UID, PROXY_GID, SERVER_UID
+from gymbox.providers.directories import make_directory, remove_directory
+from gymbox.providers.ends import last_lines, never_ready
 from gymbox.providers.readiness import Readiness
+from gymbox.providers.turns import Turns
+from gymbox.providers.zygote import GRACE, Server, Zygote, end_of
 
 log = logging.getLogger(__name__)
 LAST_WORDS = 0.1
 """Seconds."""
-GRACE = 2.0
-"""Seconds from SIGTERM to SIGKILL."""
-KILLED_WITHIN = 10.0
-"""Seconds from SIGKILL until it must be gone."""
 LOG_TAIL = 64 * 1024
-"""Bytes of a log that are looked at for its last lines."""
-LAST_LINES = 40
+"""Bytes of a log that `logs` looks at for the last lines."""
 
 
 class ProcessProvider(BaseModel):
@@ -66,10 +59,12 @@ class ProcessProvider(BaseModel):
     """Environment variables of the servers, which otherwise get none of this process's."""
 
     _isolation: str | None = PrivateAttr(None)
+    _told: bool = PrivateAttr(False)
     _users: tuple[User, User] | None = PrivateAttr(None)
     _on_end: OnEnd | None = PrivateAttr(None)
-    _zygotes: dict[tuple[str, Path], _Zygote] = PrivateAttr(default_factory=dict)
-    _lock: asyncio.Lock = PrivateAttr()
+    _zygotes: dict[tuple[str, Path], Zygote] = PrivateAttr(default_factory=dict)
+    _lock: asyncio.Lock = PrivateAttr(default_factory=asyncio.Lock)
+    _turns: Turns = PrivateAttr(default_factory=Turns)
     _processes: dict[str, _Process] = PrivateAttr(default_factory=dict)
 
     @property
@@ -86,30 +81,42 @@ class ProcessProvider(BaseModel):
             f"{users} ({self._isolation})"
         )
 
-    async def open(self, controller_id: str, on_end: OnEnd) -> None:
-        """See SandboxProvider. `controller_id` is of no use here: nothing outlives this process.
+    async def open(self, controller_id: str, on_end: OnEnd, *, because: str = "") -> None:
+        """See SandboxProvider. Says in the log, the first time, which isolation its sandboxes lack.
+
+        Args:
+            controller_id: of no use here, since nothing outlives this process.
+            because: stands before that line: why this provider was chosen.
 
         Raises:
             Unavailable: bubblewrap is asked for and does not work, or this is no Linux.
         """
         if not sys.platform.startswith("linux"):
-            raise Unavailable("the process provider needs Linux; on this machine use provider=docker")
+            raise Unavailable(f"the process provider needs Linux; here, {BY_COMPOSE}")
         missing = "bubblewrap is switched off" if self.bubblewrap is False else await why_not()
         if missing and self.bubblewrap:
             raise Unavailable(f"{missing}; install it, or use provider.bubblewrap=false or provider=docker")
         self._isolation = missing
         if os.getuid() == 0 and (missing is None or _open_to_all(Path(sys.executable), Path(sys.base_prefix))):
             self._users = User(SERVER_UID, PROXY_GID), User(AGENT_UID, AGENT_UID)
-        self._lock = asyncio.Lock()
+        self._lock, self._turns = asyncio.Lock(), Turns()  # of this event loop
         self._on_end = on_end
+        if not self._told:
+            # once, though the sweep of what earlier runs left behind opens it too
+            self._told = True
+            log.warning("%s%s", because, self.isolation_note)
 
     async def close(self) -> None:
         """End every zygote and so every sandbox, and remove what they had; safe to call twice."""
         self._on_end = None
+        await self._close_zygotes()
+        await asyncio.gather(*(self.stop(id) for id in list(self._processes)))
+        await self._close_zygotes()  # which starts under way have made meanwhile
+
+    async def _close_zygotes(self) -> None:
         zygotes = list(self._zygotes.values())
         self._zygotes.clear()
         await asyncio.gather(*(zygote.close() for zygote in zygotes))
-        await asyncio.gather(*(self.stop(id) for id in list(self._processes)))
 
     async def prepare(self, environment: Environment) -> str | None:
         """None: a process has no image, and what the manifest's `image` asks for must be on this machine.
@@ -123,65 +130,74 @@ class ProcessProvider(BaseModel):
 
     async def start(self, spec: StartSpec, on_phase: OnPhase) -> Started:
         """See SandboxProvider."""
-        process = self._processes.get(spec.id)
-        if process is None or process.ended.done():
-            process = self._processes[spec.id] = _Process(spec)
-            process.starting = asyncio.create_task(self._start(process, on_phase))
-        assert process.starting is not None
-        try:
-            # shielded: whoever else waits for the same id must not lose it because this caller gives up
-            return await asyncio.shield(process.starting)
-        except BaseException:
-            await self.stop(spec.id)
-            raise
+        return await self._turns.start(spec.id, self._start(spec, on_phase))
 
-    async def _start(self, process: _Process, on_phase: OnPhase) -> Started:
+    async def _start(self, spec: StartSpec, on_phase: OnPhase) -> Started:
+        found = self._processes.get(spec.id)
+        if found is not None:
+            if found.is_up:
+                return found.as_started()
+            await self._stop(found)
+        process = self._processes[spec.id] = _Process(spec)
+        try:
+            await self._until_ready(process, on_phase)
+        except BaseException:
+            try:
+                await self._stop(process)
+            except Unavailable as problem:  # a later `stop` finds it
+                log.warning("sandbox %s could not be removed: %s", spec.id, problem.detail)
+            raise
+        process.ready = True
+        return process.as_started()
+
+    async def _until_ready(self, process: _Process, on_phase: OnPhase) -> None:
         spec = process.spec
         await self.prepare(spec.environment)
         zygote = await self._zygote(spec)
-        process.zygote = zygote
-        await asyncio.to_thread(self._make_room, process)
+        await asyncio.to_thread(process.remove)
+        self._make_room(process)
         on_phase("created")
-        seconds = spec.environment.manifest.timeouts.start
+        timeouts, limits = spec.environment.manifest.timeouts, spec.environment.manifest.limits
         with Readiness(spec.directory) as readiness:
-            zygote.start(process, self._options(process))
+            assert process.log is not None
+            server = zygote.fork(spec.id, process.log, self._options(process), limits.open_files)
+            process.server = server
+            server.ended.add_done_callback(partial(self._ended, process))
             on_phase("started")
             ready = asyncio.create_task(readiness.wait())
             try:
-                events: set[asyncio.Future[Any]] = {ready, process.ended}
-                await asyncio.wait(events, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-                if process.ended.done():  # what it said before is on its way already
+                events: set[asyncio.Future[Any]] = {ready, server.ended}
+                await asyncio.wait(events, timeout=timeouts.start, return_when=asyncio.FIRST_COMPLETED)
+                if server.ended.done():  # what it said before is on its way already
                     await asyncio.wait({ready}, timeout=LAST_WORDS)
             finally:
                 ready.cancel()
-            if ready.done():
-                problem = ready.exception()
-                if problem is None:
-                    return process.as_started()
-                await asyncio.wait({process.ended}, timeout=GRACE)  # so that its log is whole
-                raise StartFailed(_failed_to_start(str(problem), process.last_lines())) from problem
-        if process.ended.done():
-            ended = process.ended.result()
-            raise StartFailed(_failed_to_start(f"it ended before it was ready: {ended.detail}", ended.logs))
-        raise StartFailed(_failed_to_start(f"it was not ready within {seconds:g} s", process.last_lines()))
+        if ready.done() and (problem := ready.exception()) is not None:
+            await asyncio.wait({server.ended}, timeout=GRACE)  # so that its log is whole
+            detail = f"the server of {spec.id} cannot start: {problem}"
+            raise StartFailed(Ended(cause="failed_to_start", detail=detail, logs=server.last_lines())) from problem
+        if server.ended.done():
+            raise never_ready(server.ended.result())
+        if not ready.done():
+            detail = f"the server of {spec.id} did not answer in {timeouts.start:g} s"
+            raise StartFailed(Ended(cause="failed_to_start", detail=detail, logs=server.last_lines()))
 
     async def stop(self, id: str) -> None:
-        """See SandboxProvider."""
-        process = self._processes.get(id)
-        if process is None:
-            return
+        """See SandboxProvider.
+
+        Raises:
+            Unavailable: it does not end; it is kept, to be stopped later.
+        """
+        async with self._turns.stop(id):
+            if id in self._processes:
+                await self._stop(self._processes[id])
+
+    async def _stop(self, process: _Process) -> None:
         process.stopping = True
-        if process.zygote is not None and not process.zygote.withdraw(process):
-            for number, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, KILLED_WITHIN)):
-                if not process.ended.done():
-                    process.zygote.signal(process, number)
-                    await asyncio.wait({process.ended}, timeout=seconds)
-        if process.starting is not None and process.starting is not asyncio.current_task():
-            process.starting.cancel()
-            await asyncio.wait({process.starting})
+        if process.server is not None:
+            await process.server.end()
         await asyncio.to_thread(process.remove)
-        if self._processes.get(id) is process:
-            del self._processes[id]
+        del self._processes[process.spec.id]
 
     async def list(self) -> list[Found]:
         """See SandboxProvider."""
@@ -191,47 +207,42 @@ class ProcessProvider(BaseModel):
         """See SandboxProvider."""
         if id not in self._processes:
             raise NotFound(f"there is no process {id}")
-        return self._processes[id].last_lines(tail)
+        output = self._processes[id].log
+        return last_lines(end_of(output, LOG_TAIL), tail, LOG_TAIL) if output is not None else ""
 
-    async def _zygote(self, spec: StartSpec) -> _Zygote:
+    async def _zygote(self, spec: StartSpec) -> Zygote:
         """The zygote of an environment as it is now, started if there is none or it has died."""
         room = spec.directory.parent
         key = (spec.environment.digest, room)
         async with self._lock:
-            if key not in self._zygotes or self._zygotes[key].ended:
+            found = self._zygotes.get(key)
+            if found is not None and not found.usable:
+                await found.close()
+                found = None
+            if found is None:
                 room.mkdir(mode=0o711, parents=True, exist_ok=True)
                 arguments = ["--name", spec.environment.name, "--server", _server_file(spec.environment)]
                 for option, user in zip(("--server-user", "--agent-user"), self._users or (), strict=False):
-                    arguments += [option, f"{user.uid}:{user.gid}"]
+                    arguments += [option, str(user)]
                 command = [sys.executable, "-IBu", "-m", "gymbox_sandbox", "zygote", *arguments]
                 if self._isolation is None:
                     # only what an image would hold: the data beside it has the answers
                     command = bubblewrapped(command, spec.environment.files(), room)
-                self._zygotes[key] = await _Zygote.open(command, self.variables, self._ended)
-            return self._zygotes[key]
+                found = self._zygotes[key] = await Zygote.open(command, self.variables)
+            return found
 
-    def _ended(self, process: _Process, ended: Ended) -> None:
-        process.ended.set_result(ended)
-        started = process.starting is not None and process.starting.done()
-        if started and not process.stopping and self._on_end is not None:
-            self._on_end(process.spec.id, ended)
+    def _ended(self, process: _Process, ended: asyncio.Future[Ended]) -> None:
+        if process.ready and not process.stopping and self._on_end is not None:
+            self._on_end(process.spec.id, ended.result())
 
     def _make_room(self, process: _Process) -> None:
-        """Its directory, its workspace and its log.
-
-        Raises:
-            OSError: the disk is full, or something is there already that cannot be removed.
-        """
-        process.remove()
-        directory, workspace = process.spec.directory, process.workspace
-        directory.mkdir(mode=0o700)
-        workspace.mkdir(mode=0o755)
-        if self._users is not None:
-            server, agent = self._users
-            os.chown(directory, *server)
-            directory.chmod(0o2770)
-            os.chown(workspace, *agent)
-        process.log = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  closed by remove
+        """Its directory, its workspace and its log."""
+        server, agent = self._users or (None, None)
+        make_directory(process.spec.directory, server)
+        process.workspace.mkdir(mode=0o755)
+        if agent is not None:
+            os.chown(process.workspace, *agent)
+        process.log = tempfile.TemporaryFile(dir=process.spec.directory)  # noqa: SIM115  closed by remove
 
     def _options(self, process: _Process) -> dict[str, Any]:
         manifest = process.spec.environment.manifest
@@ -252,13 +263,10 @@ class _Process:
     """One sandbox, from the wish for it to its removal."""
 
     spec: StartSpec
-    ended: asyncio.Future[Ended] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    starting: asyncio.Task[Started] | None = None
-    stopping: bool = False
-    zygote: _Zygote | None = None
-    number: int = field(default_factory=count().__next__)
-    """Its name to the zygote; an id may be started anew while the last one still ends."""
+    server: Server | None = None
     log: IO[bytes] | None = None
+    ready: bool = False
+    stopping: bool = False
     created_at: float = field(default_factory=time.time)
 
     @property
@@ -268,7 +276,7 @@ class _Process:
 
     @property
     def is_up(self) -> bool:
-        return self.starting is not None and self.starting.done() and not self.ended.done() and not self.stopping
+        return self.ready and not self.stopping and self.server is not None and not self.server.ended.done()
 
     def as_started(self) -> Started:
         socket = str(self.spec.directory / SERVER_SOCKET)
@@ -285,176 +293,17 @@ class _Process:
             created_at=self.created_at,
         )
 
-    def last_lines(self, tail: int = LAST_LINES) -> str:
-        return _last_lines(self.log, tail) if self.log is not None else ""
-
     def remove(self) -> None:
         """Remove what it has on disk; safe to call twice."""
         if self.log is not None:
             self.log.close()
             self.log = None
         for folder in (self.spec.directory, self.workspace):
-            _remove(folder)
-
-
-class _Zygote:
-    """The process from which one environment's sandboxes are forked."""
-
-    def __init__(
-        self,
-        process: asyncio.subprocess.Process,
-        control: socket.socket,
-        errors: IO[bytes],
-        on_end: Callable[[_Process, Ended], None],
-    ) -> None:
-        self.ended = False
-        self._process = process
-        self._control = control
-        self._errors = errors
-        self._on_end = on_end
-        self._loaded = False
-        self._children: dict[int, _Process] = {}
-        self._watch = asyncio.create_task(self._hear())
-
-    @classmethod
-    async def open(
-        cls, command: list[str], variables: dict[str, str], on_end: Callable[[_Process, Ended], None]
-    ) -> _Zygote:
-        """
-        Raises:
-            Unavailable: the machine cannot start another process.
-        """
-        control, theirs = socket.socketpair()
-        control.setblocking(False)
-        errors = tempfile.TemporaryFile()  # noqa: SIM115  closed when it has ended
-        try:
-            with theirs:
-                process = await asyncio.create_subprocess_exec(
-                    *command,
-                    stdin=theirs.fileno(),
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=errors,
-                    env=variables,
-                    start_new_session=True,  # a terminal's Ctrl-C is for us; and all of it can be killed at once
-                )
-        except OSError as error:
-            control.close()
-            errors.close()
-            raise Unavailable(f"cannot start a process: {error}") from error
-        return cls(process, control, errors, on_end)
-
-    def start(self, process: _Process, options: dict[str, Any]) -> None:
-        """Fork a server; `process.ended` is set when it has ended.
-
-        Raises:
-            Unavailable: the zygote cannot take it now.
-        """
-        assert process.log is not None
-        limit = process.spec.environment.manifest.limits.open_files
-        order = json.dumps({"start": process.number, "options": options, "open_files": limit}).encode() + b"\n"
-        try:
-            sent = socket.send_fds(self._control, [order], [process.log.fileno()])
-        except OSError as error:
-            raise Unavailable(f"cannot fork a sandbox of {process.spec.environment.name}: {error}") from error
-        if sent != len(order):
-            raise Unavailable("the zygote does not take orders")
-        self._children[process.number] = process
-
-    def signal(self, process: _Process, number: int) -> None:
-        """Send a signal to a server; what has ended is fine."""
-        with suppress(OSError):  # it is ending itself, and `ended` will say so
-            self._control.send(json.dumps({"signal": number, "to": process.number}).encode() + b"\n")
-
-    def withdraw(self, process: _Process) -> bool:
-        """Take back a start that the zygote has not come to, since it still loads; whether that could be done.
-
-        It may load for ever, so it is ended if nobody else waits for it.
-        """
-        if self._loaded or self._children.pop(process.number, None) is None:
-            return False
-        self.signal(process, signal.SIGKILL)  # for when it comes to it
-        self._on_end(process, Ended(cause="deleted", detail="it was stopped before it was started"))
-        if not self._children:
-            self._kill()
-        return True
-
-    async def close(self) -> None:
-        """End it and all its sandboxes."""
-        self._control.close()
-        if not self._loaded:
-            self._kill()
-        try:
-            async with asyncio.timeout(KILLED_WITHIN):
-                await asyncio.shield(self._watch)
-        except TimeoutError:
-            self._kill()
-            await self._watch
-
-    def _kill(self) -> None:
-        if self._process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-
-    async def _hear(self) -> None:
-        """Pass on what it reports, until it ends; then all it had have ended."""
-        assert self._process.stdout is not None
-        async for line in self._process.stdout:
-            report = json.loads(line)
-            self._loaded = True
-            process = self._children.pop(report.get("ended"), None)
-            if process is not None:
-                self._on_end(process, _ending(report["status"], process.last_lines()))
-        code = await self._process.wait()
-        self.ended = True
-        self._control.close()
-        for process in self._children.values():
-            logs = process.last_lines() or _last_lines(self._errors, LAST_LINES)
-            detail = f"the process that its environment's sandboxes are forked from ended ({_how(code)})"
-            self._on_end(process, Ended(cause="killed", detail=detail, logs=logs))
-        self._children.clear()
-        self._errors.close()
+            remove_directory(folder)
 
 
 def _server_file(environment: Environment) -> str:
     return str(environment.folder / environment.manifest.server)
-
-
-def _failed_to_start(detail: str, logs: str) -> Ended:
-    return Ended(cause="failed_to_start", detail=detail, logs=logs)
-
-
-def _ending(status: int, logs: str) -> Ended:
-    cause: Any = "killed" if status < 0 else "exited"
-    code = status if status >= 0 else 128 - status
-    return Ended(cause=cause, detail=f"its server ended ({_how(status)})", exit_code=code, logs=logs)
-
-
-def _how(status: int) -> str:
-    return f"exit code {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
-
-
-def _last_lines(file: IO[bytes], tail: int) -> str:
-    size = os.fstat(file.fileno()).st_size
-    # read at a place, so that the position, which the server shares with us, stays where it is
-    text = os.pread(file.fileno(), LOG_TAIL, max(0, size - LOG_TAIL)).decode(errors="replace")
-    return "\n".join(text.splitlines()[-tail:])
-
-
-def _remove(folder: Path) -> None:
-    def permit(function: Callable[..., Any], path: str, error: BaseException) -> None:
-        if not isinstance(error, PermissionError):
-            raise error
-        # the agent, who may be the same user as we are, has closed a folder
-        for closed in {Path(path), Path(path).parent} - {folder.parent}:
-            if closed.is_dir() and not closed.is_symlink():
-                closed.chmod(stat.S_IRWXU)
-        if function is os.unlink or function is os.rmdir:
-            function(path)
-        else:
-            _remove(Path(path))
-
-    with suppress(FileNotFoundError):
-        shutil.rmtree(folder, onexc=permit)
 
 
 def _open_to_all(*paths: Path) -> bool:

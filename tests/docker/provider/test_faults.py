@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from gymbox.errors import ErrorKind, SandboxEnded, StartFailed
 from gymbox.providers import StartSpec
-from gymbox.providers.container import User
 from gymbox.providers.docker import DockerProvider
+from gymbox_sandbox.options import User
 
 MINIMAL = """
 from gymbox_sandbox import ResourcesServer, tool
@@ -54,8 +54,16 @@ async def test_a_container_that_ends_before_it_is_ready_ends_the_start_at_once_w
             await sandboxes.start(plain)
     assert time.monotonic() - began < 20
     ended = raised.value.ended
-    assert (ended.cause, ended.exit_code, ended.logs.strip()) == ("exited", 3, "last words")
+    assert (ended.cause, ended.exit_code, ended.logs.strip()) == ("failed_to_start", 3, "last words")
     assert raised.value.rollout_kind is ErrorKind.SANDBOX_START_FAILED
+
+
+async def test_of_an_endless_line_only_the_end_is_kept(make_sandboxes: Any, environment: Any) -> None:
+    endless = "head -c 100000 /dev/zero | tr '\\0' x; echo end; exit 3"
+    async with make_sandboxes(Running(what=["sh", "-c", endless])) as sandboxes:
+        with pytest.raises(StartFailed) as raised:
+            await sandboxes.start(environment())
+    assert raised.value.ended.logs.endswith("xend") and len(raised.value.ended.logs) <= 8192
 
 
 async def test_a_server_that_never_answers_is_given_up_at_the_deadline(make_sandboxes: Any, environment: Any) -> None:
@@ -150,3 +158,23 @@ async def test_two_starts_of_which_one_fails_do_not_disturb_each_other(sandboxes
     good, bad = await asyncio.gather(sandboxes.start(environment()), sandboxes.start(broken), return_exceptions=True)
     assert isinstance(bad, StartFailed)
     assert [each.id for each in await sandboxes.provider.list()] == [good.id]
+
+
+async def test_an_engine_that_comes_back_ends_no_start_in_flight(sandboxes: Any, environment: Any) -> None:
+    plain = environment()
+    await sandboxes.provider.prepare(plain)
+    engine = sandboxes.provider._engine
+    started = await sandboxes.provider.start(
+        sandboxes.spec(plain), lambda phase: phase == "created" and engine._reconnected()
+    )
+    assert [each.id for each in await sandboxes.provider.list()] == [started.id]
+    assert sandboxes.ends.empty()
+
+
+async def test_an_end_that_was_looked_into_while_it_was_stopped_is_no_news(sandboxes: Any, environment: Any) -> None:
+    started = await sandboxes.start(environment())
+    engine = sandboxes.provider._engine
+    engine._ended(started.id, engine._containers[started.id], 137)
+    reports = set(engine._tasks)
+    await asyncio.gather(sandboxes.provider.stop(started.id), *reports)
+    assert sandboxes.ends.empty()

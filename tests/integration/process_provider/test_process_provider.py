@@ -20,6 +20,7 @@ from gymbox.errors import NotFound, StartFailed, Unavailable
 from gymbox.http import HttpClient
 from gymbox.providers import Found, StartSpec
 from gymbox.providers.bubblewrap import why_not
+from gymbox.providers.docker import DockerProvider
 from gymbox.providers.process import ProcessProvider
 from gymbox_sandbox.lifecycle import Ended
 
@@ -280,6 +281,52 @@ async def test_the_end_of_one_server_leaves_the_others_alone(bench: Bench) -> No
     assert list(bench.ended) == ["one"]
 
 
+async def test_a_crash_is_told_as_an_end_by_itself(bench: Bench) -> None:
+    socket = await bench.start("one")
+    await bench.tool_that_ends_it(socket, signal=int(signal.SIGSEGV))
+    await bench.until_ended()
+    assert (bench.ended["one"].cause, bench.ended["one"].exit_code) == ("exited", 139)
+
+
+async def test_a_stop_that_does_not_come_through_is_unavailable_and_may_be_tried_again(room: Path) -> None:
+    async with HttpClient() as http:
+        provider = ProcessProvider(bubblewrap=False)
+        bench = Bench(provider, room, http)
+        await provider.open("tests", bench.on_end)
+        await bench.start("one")
+        (zygote,) = provider._zygotes.values()
+        zygote._process.send_signal(signal.SIGSTOP)
+        with pytest.raises(Unavailable, match="one has not ended"):
+            await provider.stop("one")
+        assert bench.processes() != [] and await provider.list() == []
+        zygote._process.send_signal(signal.SIGCONT)
+        await provider.stop("one")
+        assert bench.left() == [] and bench.ended == {}
+        await provider.close()
+
+
+async def test_an_order_that_a_zygote_cannot_take_is_unavailable_and_ends_nobody(room: Path) -> None:
+    async with HttpClient() as http:
+        provider = ProcessProvider(bubblewrap=False)
+        bench = Bench(provider, room, http)
+        await provider.open("tests", bench.on_end)
+        socket = await bench.start("one")
+        (zygote,) = provider._zygotes.values()
+        zygote._process.send_signal(signal.SIGSTOP)
+        server = provider._processes["one"].server
+        assert server is not None
+        with pytest.raises(Unavailable, match="cannot end one"):
+            for _ in range(100_000):
+                zygote.signal(server, 0)
+        with pytest.raises(Unavailable, match="cannot fork two"):
+            await bench.start("two")
+        zygote._process.send_signal(signal.SIGCONT)
+        assert await bench.tool(socket, "keep", word="a") == "1"
+        assert await bench.tool(await bench.start("three"), "keep", word="a") == "1"
+        await provider.close()
+        assert bench.ended == {} and bench.left() == []
+
+
 async def test_an_id_can_be_used_again_once_it_has_ended(bench: Bench) -> None:
     socket = await bench.start("one")
     await bench.tool_that_ends_it(socket, code=1)
@@ -335,7 +382,7 @@ async def test_a_server_that_cannot_be_loaded_fails_at_once_and_says_why(
 
 async def test_a_server_that_is_not_ready_in_time_fails_at_the_deadline(bench: Bench) -> None:
     slow = bench.write("import time\ntime.sleep(600)\n", name="slow", timeouts={"start": 0.2})
-    with pytest.raises(StartFailed, match="not ready within 0.2 s"):
+    with pytest.raises(StartFailed, match=r"did not answer in 0\.2 s"):
         await bench.start("one", slow)
 
 
@@ -443,11 +490,23 @@ async def test_under_root_server_and_commands_are_two_users_without_rights(room:
             await provider.close()
 
 
-async def test_the_note_says_what_is_lost_without_bubblewrap() -> None:
+async def test_the_note_says_what_is_lost_without_bubblewrap_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     provider = ProcessProvider(bubblewrap=False)
-    await provider.open("tests", lambda *_: None)
+    for _ in range(2):
+        await provider.open("tests", lambda *_: None)
+        await provider.close()
     assert "WITHOUT ISOLATION" in provider.isolation_note
-    await provider.close()
+    assert [record.getMessage() for record in caplog.records] == [provider.isolation_note]
+
+
+async def test_bubblewrap_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "bwrap").write_text("#!/bin/sh\nexec sleep 86399\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    async with asyncio.timeout(10):
+        assert "did not end within 0.1 s" in str(await why_not(within=0.1))
 
 
 async def test_bubblewrap_that_is_asked_for_and_not_there_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -467,8 +526,10 @@ async def test_bubblewrap_that_does_not_work_is_done_without(monkeypatch: pytest
 
 async def test_elsewhere_than_on_linux_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(Unavailable, match="provider=docker"):
-        await ProcessProvider().open("tests", lambda *_: None)
+    for provider in (ProcessProvider(), DockerProvider()):
+        with pytest.raises(Unavailable, match="docker compose") as refused:
+            await provider.open("tests", lambda *_: None)
+        assert "provider=" not in refused.value.detail  # neither sends to the other, which refuses too
 
 
 CONTROLLER = """

@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gymbox.environment import Environment, Limits, Manifest
+from gymbox.environment import Environment, Manifest
 from gymbox.errors import ConfigError
 from gymbox.providers import StartSpec
 from gymbox.providers.container import (
     SECCOMP,
-    User,
     container_config,
     network_config,
     server_command,
     server_user,
-    why_it_ended,
 )
+from gymbox_sandbox.options import User
 
 FORBIDDEN_SYSCALLS = """
     acct add_key bpf chroot clock_adjtime clock_settime create_module delete_module fanotify_init finit_module
@@ -186,23 +185,3 @@ def test_the_seccomp_profile_opens_only_harmless_families_of_sockets() -> None:
 
 def test_the_seccomp_profile_has_no_second_architecture_to_slip_through() -> None:
     assert all(each["subArchitectures"] == [] for each in json.loads(SECCOMP)["archMap"])
-
-
-@pytest.mark.parametrize(
-    ("exit_code", "oom", "logs", "cause"),
-    [
-        (137, True, "", "oom_killed"),
-        (1, True, "", "oom_killed"),
-        (0, True, "", "exited"),
-        (137, False, "", "killed"),
-        (143, False, "", "killed"),
-        (1, False, "OSError: [Errno 28] No space left on device", "disk_full"),
-        (3, False, "Traceback", "exited"),
-    ],
-)
-def test_the_cause_of_an_end_follows_from_exit_code_memory_and_log(
-    exit_code: int, oom: bool, logs: str, cause: str
-) -> None:
-    ended = why_it_ended("box-1", exit_code, oom, Limits().memory_mb, logs)
-    assert (ended.cause, ended.exit_code, ended.logs) == (cause, exit_code, logs)
-    assert "box-1" in ended.detail

@@ -35,6 +35,9 @@ class Guard:
     own name to this address is told by nothing else. `*` answers to any."""
     origins: tuple[str, ...] = ()
     """Values of the Origin header that are answered; a request without one comes from no web page."""
+    own_pages: bool = False
+    """Whether this server has pages, which may call it: an Origin is answered that is `http://` and the Host, where
+    `hosts` is no `*`."""
     body_limit: int = 16 * 1024 * 1024
     """Bytes of a request's body; more is answered with 413. 0: no limit."""
     open_paths: frozenset[str] = OPEN_PATHS
@@ -58,10 +61,13 @@ class Guard:
         if "*" not in self.hosts and host not in self.hosts and _without_port(host) not in self.hosts:
             raise Forbidden(f"this server does not answer to the host {host!r}")
         for origin in origins:
-            if origin not in self.origins:
+            own = self.own_pages and "*" not in self.hosts and origin == f"http://{host}"
+            if not own and origin not in self.origins:
                 raise Forbidden(f"requests from the web origin {origin!r} are not answered")
         if self.token is None or path in self.open_paths or is_bearer(authorization, self.token):
             return
+        if bearer(authorization):
+            raise Unauthorized("this token is not known here")
         raise Unauthorized("a bearer token is needed: 'Authorization: Bearer …'")
 
     def check_exposed(self, host: str, *, own_tokens: bool = False) -> None:
@@ -77,7 +83,7 @@ class Guard:
         if "*" in self.hosts or set(self.hosts) <= set(LOOPBACK_HOSTS):
             raise ConfigError(
                 f"{host} can be reached from other machines: name the hosts that clients may call it by "
-                "(allowed_hosts)"
+                "(--allowed-host; allowed_hosts in settings)"
             )
 
 

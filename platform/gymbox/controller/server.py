@@ -22,7 +22,8 @@ from gymbox.serving import Listener, serve
 
 def guard_of(settings: ControllerSettings, token: str) -> Guard:
     """Who may call a controller."""
-    return Guard(token=token, hosts=(*LOOPBACK_HOSTS, *settings.allowed_hosts), origins=settings.allowed_origins)
+    hosts = (*LOOPBACK_HOSTS, *settings.allowed_hosts)
+    return Guard(token=token, hosts=hosts, origins=settings.allowed_origins, own_pages=True)
 
 
 async def serve_controller(

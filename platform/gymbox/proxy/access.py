@@ -55,7 +55,7 @@ def check_client(token: str, admin: str, clients: Iterable[str]) -> None:
     presented = digest(token)
     allowed = [hmac.compare_digest(presented, known) for known in (admin, *clients)]
     if not any(allowed):
-        raise Unauthorized("this token may not call models and agents")
+        raise Unauthorized("this token is not known here as one that may call models and agents")
 
 
 def check_admin(token: str, admin: str) -> None:

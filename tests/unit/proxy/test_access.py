@@ -59,7 +59,7 @@ def test_without_an_admin_token_nobody_is_admin() -> None:
 def test_models_and_agents_ask_for_the_admin_token_or_a_clients() -> None:
     check_client("admin", ADMIN, ())
     check_client("client", ADMIN, [sha256("other"), sha256("client")])
-    with pytest.raises(Unauthorized):
+    with pytest.raises(Unauthorized, match="not known here"):
         check_client("tools", ADMIN, [sha256("client")])
     with pytest.raises(Unauthorized):
         check_client("", ADMIN, [])

@@ -51,6 +51,44 @@ def test_only_the_token_lets_in(value):
     Guard(token=TOKEN).check("/healthz", headers)
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (b"", "a bearer token is needed"),
+        (b"Basic x", "a bearer token is needed"),
+        (b"Bearer another", "this token is not known here"),
+    ],
+)
+def test_a_wrong_token_is_told_from_a_missing_one(value, said):
+    with pytest.raises(Unauthorized, match=said):
+        Guard(token=TOKEN).check("/x", [(b"host", b"localhost"), (b"authorization", value)])
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "allowed"),
+    [
+        (b"http://localhost:8710", b"localhost:8710", True),
+        (b"http://localhost:3000", b"localhost:8710", False),
+        (b"http://evil", b"evil", False),
+        (b"null", b"localhost:8710", False),
+    ],
+)
+def test_pages_of_the_servers_own_may_call_it_where_it_has_some(origin, host, allowed):
+    headers = [(b"host", host), (b"origin", origin)]
+    with pytest.raises(Forbidden):
+        Guard().check("/", headers)
+    if allowed:
+        Guard(own_pages=True).check("/", headers)
+    else:
+        with pytest.raises(Forbidden):
+            Guard(own_pages=True).check("/", headers)
+
+
+def test_who_answers_to_any_host_trusts_no_page():
+    with pytest.raises(Forbidden):
+        Guard(own_pages=True, hosts=("*",)).check("/", [(b"host", b"evil"), (b"origin", b"http://evil")])
+
+
 def test_a_guard_does_not_show_its_token():
     assert TOKEN not in repr(Guard(token=TOKEN))
 

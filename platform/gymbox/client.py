@@ -281,17 +281,19 @@ class SandboxClient:
             SandboxEnded: that is why it does not answer.
             Problem: it did answer; this one is its own.
         """
-        if "rollout_kind" in error.extra or (isinstance(error, NotFound) and not self._is_unknown(error)):
+        told = error.extra.get("ended")
+        if told is None and self._is_its_own(error):
             raise error
         ended = await self._why()
-        if ended is None and isinstance(told := error.extra.get("ended"), dict):
+        if ended is None and isinstance(told, dict):
             ended = Ended.model_validate(told)  # as the proxy knows it: without logs
         if ended is not None:
             raise SandboxEnded(ended) from error
 
-    def _is_unknown(self, error: NotFound) -> bool:
-        """Whether the proxy has said that it knows no such sandbox; the server inside names none."""
-        return error.extra.get("sandbox") == self.id
+    def _is_its_own(self, error: Problem) -> bool:
+        """Whether the server inside has said this: its author's code, or that a file is missing. The proxy names the
+        sandbox that it does not find."""
+        return "rollout_kind" in error.extra or (isinstance(error, NotFound) and error.extra.get("sandbox") != self.id)
 
 
 def _was_not_sent(error: Problem) -> bool:

@@ -45,6 +45,14 @@ def controller(
     allowed_hosts: list[str] = AllowedHosts,
     max_sandboxes: int = typer.Option(256, min=1, help="Sandboxes at once; more are answered with 429."),
     max_starting: int = typer.Option(8, min=1, help="Containers that start at once; others wait in line."),
+    lease: float = typer.Option(
+        600,
+        min=1,
+        max=86_400,
+        help="Seconds after which a sandbox that nobody renews is removed; a request may differ.",
+    ),
+    idle: float = typer.Option(5, min=0, help="Seconds for which an empty container that tasks share is kept."),
+    drain: float = typer.Option(30, min=0, help="Seconds that starts in flight get to finish when it is stopped."),
     state: Path = typer.Option(None, help="Folder for its state and the sandboxes' sockets; must be short."),
     environments: list[Path] = typer.Option([], help="Folder of environments; may be repeated."),
     proxy_socket: Path = typer.Option(None, help="Admin socket of a proxy; without one, a proxy starts in here."),
@@ -69,6 +77,9 @@ def controller(
         allowed_hosts=tuple(allowed_hosts),
         max_sandboxes=max_sandboxes,
         max_starting=max_starting,
+        lease=lease,
+        idle=idle,
+        drain=drain,
     )
     if (proxy_socket is None) != (proxy_url is None):
         raise ConfigError("--proxy-socket and --proxy-url belong together: give both, or none")

@@ -262,3 +262,13 @@ async def test_a_second_start_removes_what_a_killed_run_left(state_folder, token
     async with EmbeddedController(ProcessProvider(), catalog, state_folder, token, http):
         assert not leftover.exists()
         assert os.listdir(state_folder)[0].startswith("run-")
+
+
+async def test_to_leave_an_embedded_sandbox_never_raises(controller, counter, monkeypatch, caplog):
+    async def broken(id: str) -> None:
+        raise OSError("a bug")
+
+    async with controller.sandbox(counter):
+        monkeypatch.setattr(controller.sandboxes, "delete", broken)
+
+    assert "cannot delete sandbox" in caplog.text

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -78,14 +79,17 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def test_a_controller_with_a_proxy_in_it_serves_an_agent(start: Start, tmp_path: Path) -> None:
     controller = start(
-        *("controller", "provider=process", "--port", "0", "--proxy-port", "0", "--state", str(tmp_path / "s"))
+        *("controller", "provider=process", "--port", "0", "--proxy-port", "0", "--state", str(tmp_path / "s")),
+        *("--lease", "50", "--idle", "0", "--drain", "1"),
     )
     assert controller.call("/healthz", token="")[0] == 200
+    left = controller.call("/sandboxes", {"id": "leased", "environment": "counter"})[1]["expires_at"] - time.time()
+    assert 20 < left <= 50
     assert controller.call("/sandboxes", token="")[0] == 401
     agent = start("agent", "model=scripted", "--port", "0", "--controller", controller.url)
     status, result = agent.call("/run?environment=counter", ROW)
     assert (status, result["reward"], result["error"]) == (200, 1.0, None)
-    assert controller.call("/sandboxes?status=ready") == (200, [])
+    assert [view["id"] for view in controller.call("/sandboxes?status=ready")[1]] == ["leased"]
     assert agent.stop() == 0
     assert controller.stop() == 0
 
@@ -137,7 +141,7 @@ def test_a_proxy_and_a_controller_in_processes_of_their_own_find_each_other(star
         (["proxy", "--admin-socket", "x.sock", "--model", "m"], "write NAME=URL"),
         (["proxy", "--admin-socket", "x.sock", "--model", "m=file:///etc/passwd"], "URL scheme"),
         (["model", "--token-file", "/nowhere"], "cannot read the token"),
-        (["model", "model=scripted", "--host", "0.0.0.0"], "allowed_hosts"),
+        (["model", "model=scripted", "--host", "0.0.0.0"], "--allowed-host"),
         (["model", "model=scripted", "--log-format", "xml"], "json or console"),
     ],
 )

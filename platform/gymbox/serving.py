@@ -18,8 +18,9 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from gymbox_sandbox.lifecycle import ROLLOUT_HEADER
-from gymbox_sandbox.problems import BY_STATUS
+from gymbox_sandbox.problems import of_status
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -64,6 +65,8 @@ class CatchAll:
             await self.app(scope, receive, watched)
         except (Problem, HTTPException):
             raise
+        except ClientDisconnect:
+            pass  # the caller hung up: nobody reads an answer
         except Exception:
             if scope["type"] == "lifespan" or started:
                 raise  # the connection is cut, so the client sees a broken answer and not a short one
@@ -95,8 +98,7 @@ async def _on_bad_request(request: Request, error: Exception) -> Response:
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     # what the framework itself refuses: no such path, wrong method, too large a body
     assert isinstance(error, HTTPException)
-    problem = BY_STATUS.get(error.status_code, Invalid if error.status_code < 500 else Internal)(str(error.detail))
-    response = problem_response(problem, error.status_code)
+    response = problem_response(of_status(error.status_code)(str(error.detail)), error.status_code)
     response.headers.update(error.headers or {})
     return response
 

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import uuid
-from collections.abc import AsyncIterator
 from typing import Any
 
 from fastapi import FastAPI, Request
+from gymbox_sandbox.hang_up import unless_hung_up
 from gymbox_sandbox.lifecycle import ROLLOUT_HEADER
 from gymbox_sandbox.responses import Response as AgentResponse
 from gymbox_sandbox.responses import ResponsesParams
 from gymbox_sandbox.tasks import Task
-from pydantic import ValidationError
 from starlette.responses import JSONResponse, Response
 
 from gymbox.agents import Agent
-from gymbox.environment import Catalog, Environment, explain
+from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, Invalid, NotFound
 from gymbox.http import HttpClient
 from gymbox.models import BoundModel, Model
-from gymbox.models.server import event_stream, json_object, until_hang_up, whole_response
+from gymbox.models.face import app_with, event_stream, json_object, validated, whole_response
 from gymbox.models.streams import responses_events
 from gymbox.rollout import RolloutController, RolloutResult, run_rollout
-from gymbox.serving import new_app
 
 
 class AgentServer:
@@ -76,17 +73,7 @@ class AgentServer:
 
     def setup_webserver(self) -> FastAPI:
         """The app. Its lifespan opens and closes the model."""
-
-        @contextlib.asynccontextmanager
-        async def opened(_: FastAPI) -> AsyncIterator[None]:
-            await self.model.open()
-            try:
-                yield
-            finally:
-                await self.model.close()
-
-        app = new_app(f"gymbox agent {type(self.agent).__name__}")
-        app.router.lifespan_context = opened
+        app = app_with(self.model, f"gymbox agent {type(self.agent).__name__}")
         app.add_api_route("/healthz", self._healthz, methods=["GET"])
         app.add_api_route("/run", self._run, methods=["POST"], response_model=None)
         app.add_api_route("/v1/responses", self._responses, methods=["POST"], response_model=None)
@@ -97,22 +84,15 @@ class AgentServer:
 
     async def _run(self, request: Request) -> Response:
         row = await json_object(request)
-        try:
-            Task.model_validate(row)
-        except ValidationError as error:
-            raise Invalid(f"the row is wrong:\n{explain(error, [])}") from error
+        validated(Task, row)
         work = self.run(row, self._environment(request), _rollout(request))
-        result = await until_hang_up(request, work)
+        result = await unless_hung_up(request.receive, work)
         return JSONResponse({**row, **result.model_dump(mode="json", exclude={"response"}), **_response(result)})
 
     async def _responses(self, request: Request) -> Response:
-        body = await json_object(request)
-        try:
-            params = ResponsesParams.model_validate(body)
-        except ValidationError as error:
-            raise Invalid(f"the request is wrong:\n{explain(error, [])}") from error
+        params = validated(ResponsesParams, await json_object(request))
         work = self.responses(params, self._environment(request), _rollout(request))
-        answer = whole_response(await until_hang_up(request, work), params)
+        answer = whole_response(await unless_hung_up(request.receive, work), params)
         return event_stream(responses_events(answer)) if params.stream else JSONResponse(answer)
 
     def _environment(self, request: Request) -> Environment:

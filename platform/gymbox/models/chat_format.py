@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gymbox_sandbox.chat_history import items_from_message
+from gymbox_sandbox.problems import faults
 from gymbox_sandbox.responses import (
     FunctionCall,
     FunctionCallOutput,
@@ -92,18 +93,13 @@ def params_from_chat(body: dict[str, Any]) -> ResponsesParams:
     try:
         return ResponsesParams.model_validate({**body, "input": items})
     except ValidationError as error:
-        raise _invalid(error) from error
+        raise Invalid(faults(error)) from error
 
 
 def _refuse(body: dict[str, Any], names: Sequence[str], where: str) -> None:
     for name in names:
         if body.pop(name, None):
             raise Invalid(f"{name}: there is no place for it in {where}")
-
-
-def _invalid(error: ValidationError) -> Invalid:
-    faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors(include_url=False)]
-    return Invalid("; ".join(faults))
 
 
 def _tool_from_chat(tool: Any) -> dict[str, Any]:
@@ -527,7 +523,7 @@ def response_from_chat(body: Any, *, max_output_tokens: int | None = None, token
             }
         )
     except ValidationError as error:
-        raise _invalid(error) from error
+        raise Invalid(faults(error)) from error
 
 
 _CHAT_ANSWER = frozenset(

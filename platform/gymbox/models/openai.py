@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from gymbox_sandbox.problems import faults
 from gymbox_sandbox.responses import Response, ResponsesParams
 from pydantic import ValidationError
 
-from gymbox.environment import explain
 from gymbox.errors import Invalid
 from gymbox.models import Call
 from gymbox.models.chat_format import TOKEN_FIELDS, object_arguments
@@ -89,7 +89,7 @@ def read_response(answer: Any) -> Response:
     try:
         response = Response.model_validate({"status": "completed", **answer})
     except ValidationError as error:
-        raise Invalid(f"it is no Response:\n{explain(error, [])}") from error
+        raise Invalid(f"it is no Response: {faults(error)}") from error
     if response.status not in _FINISHED:
         raise Invalid(f"its status is {response.status!r}: {(response.error or {}).get('message', 'no reason given')}")
     if not response.output and response.status == "completed":

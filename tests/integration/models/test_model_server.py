@@ -195,7 +195,9 @@ async def test_a_wrong_request_is_told_what_is_wrong_with_it(
 
 
 @pytest.mark.parametrize("path", ["responses", "chat"])
-async def test_a_caller_that_hangs_up_cancels_the_call_behind_it(path: str, serve: Serve) -> None:
+async def test_a_caller_that_hangs_up_cancels_the_call_behind_it_and_is_no_bug(
+    path: str, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
     state.update(asked=asyncio.Event(), cancelled=asyncio.Event())
     async with serve(Endless()) as url, client(url) as api:
         asked: Any = (
@@ -209,6 +211,7 @@ async def test_a_caller_that_hangs_up_cancels_the_call_behind_it(path: str, serv
         await asyncio.gather(task, return_exceptions=True)
         async with asyncio.timeout(10):
             await state["cancelled"].wait()
+    assert "failed" not in caplog.text and "Traceback" not in caplog.text
 
 
 async def test_a_server_of_ones_own_overrides_the_answer(http: HttpClient) -> None:

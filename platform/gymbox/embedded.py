@@ -17,7 +17,6 @@ from typing import Self
 from gymbox_sandbox.lifecycle import CreateSandbox, Ended, fingerprint
 from gymbox_sandbox.wire import SESSION_HEADER
 
-from gymbox.client import ENDED_WAIT, Reach, SandboxClient
 from gymbox.controller.app import controller_app
 from gymbox.controller.containers import sweep_abandoned
 from gymbox.controller.environments import LoadedEnvironments
@@ -32,6 +31,7 @@ from gymbox.lifetime import raise_file_limit
 from gymbox.providers import SandboxProvider
 from gymbox.proxy.server import Proxy
 from gymbox.proxy.settings import ProxySettings
+from gymbox.sandbox_client import ENDED_WAIT, Reach, SandboxClient
 from gymbox.serving import Listener
 
 log = logging.getLogger(__name__)

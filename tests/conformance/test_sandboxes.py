@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from gymbox.client import SandboxClient
 from gymbox.embedded import EmbeddedController
 from gymbox.environment import Environment
 from gymbox.errors import Conflict, NotFound, Problem, SandboxEnded
+from gymbox.sandbox_client import SandboxClient
 from gymbox_sandbox.responses import Response
 from gymbox_sandbox.wire import ExecRequest
 

@@ -12,7 +12,10 @@ ISLANDS = {
     "controller": {"controller"},
     "proxy": {"proxy"},
     "providers": {"providers"},
-    "rollouts": {"agents", "models", "rollout", "runner", "results", "dataset", "progress", "client", "checks"},
+    "rollouts": {
+        *("agents", "models", "rollout", "runner", "results", "dataset", "progress", "checks"),
+        *("client", "sandbox_client"),
+    },
 }
 CONTRACTS = {"controller": {"providers"}, "providers": {"setup_base_image"}}
 """What a provider is stands in `gymbox.providers` itself; that much the controller imports, and no provider. The base

@@ -26,7 +26,8 @@ from gymbox.cli.env import print_json, print_table
 from gymbox.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:  # imported where they are used, so that --help is quick
-    from gymbox.client import ControllerClient, Execution
+    from gymbox.client import ControllerClient
+    from gymbox.sandbox_client import Execution
 
 app = typer.Typer(
     add_completion=False,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from gymbox.client import ControllerClient, Reach, SandboxClient
+from gymbox.client import ControllerClient
 from gymbox.environment import Environment, Manifest
 from gymbox.errors import (
     ErrorKind,
@@ -27,6 +27,7 @@ from gymbox.errors import (
     Unavailable,
 )
 from gymbox.http import HttpClient
+from gymbox.sandbox_client import Reach, SandboxClient
 from gymbox_sandbox.lifecycle import Ended, SandboxTokens, SandboxView
 from gymbox_sandbox.wire import ExecRequest
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from gymbox.client import ControllerClient, SandboxClient
+from gymbox.client import ControllerClient
 from gymbox.controller.app import controller_app
 from gymbox.controller.routes import RemoteRoutes, Routes
 from gymbox.controller.sandboxes import Sandboxes
@@ -19,6 +19,7 @@ from gymbox.environment import Catalog
 from gymbox.errors import ErrorKind, RolloutError, SandboxEnded, Stage
 from gymbox.http import HttpClient
 from gymbox.proxy import Proxy, ProxySettings
+from gymbox.sandbox_client import SandboxClient
 from gymbox.serving import Listener
 from gymbox_sandbox.lifecycle import CreateSandbox, Ended, fingerprint
 

@@ -1,0 +1,384 @@
+"""Sandbox client: every call to one sandbox, through the proxy or straight to its socket.
+
+What fails is raised as a Problem; a sandbox that is no more raises SandboxEnded, with the cause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from tempfile import TemporaryFile
+from typing import IO, Any, Literal
+
+import aiohttp
+from gymbox_sandbox.lifecycle import Ended
+from gymbox_sandbox.responses import Response
+from gymbox_sandbox.tasks import Verdict
+from gymbox_sandbox.wire import ExecRequest, ExecResult, ToolResult
+
+from gymbox.environment import Manifest
+from gymbox.errors import ErrorKind, Gone, NotFound, Problem, SandboxEnded, Unavailable, from_wire
+from gymbox.http import Answer, HttpClient
+
+log = logging.getLogger(__name__)
+
+TRIES = 3
+PAUSE = 0.2
+"""Seconds before the second try; doubled for each further one."""
+GRACE = 10.0
+"""Seconds beyond what the sandbox's own server gives a call: it knows better why something took too long."""
+IDLE = 300.0
+"""Seconds for which nothing of a download may come."""
+ENDED_WAIT = 3.0
+"""Seconds that the cause of a lost connection may take to reach the controller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How calls get to a sandbox's server: through the proxy with tokens, or straight to its socket."""
+
+    base: str
+    socket: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tools_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """For what the agent calls."""
+
+
+Why = Callable[[], Awaitable[Ended | None]]
+"""Asks the controller why a sandbox does not answer; None: it knows nothing of an end."""
+Fresh = Callable[[], AbstractAsyncContextManager["SandboxClient"]]
+"""Gives this sandbox up for a clean one of the same environment: to hold both could take the places of others who also
+want a second one, so that none gets any."""
+
+
+class SandboxClient:
+    """One sandbox. Whatever is called, a sandbox that has ended raises SandboxEnded with the cause."""
+
+    def __init__(self, id: str, manifest: Manifest, http: HttpClient, reach: Reach, why: Why, fresh: Fresh) -> None:
+        self.id = id
+        self.tools = SandboxTools(self)
+        self._manifest = manifest
+        self._http = http
+        self._reach = reach
+        self._why = why
+        self._fresh = fresh
+        self._public: dict[str, Any] = {}
+
+    async def reset(self, task: dict[str, Any]) -> None:
+        """Prepare it for a task, given without what is hidden from the agent.
+
+        Raises:
+            Problem: `reset` failed (`rollout_kind` says so), or took too long.
+            SandboxEnded: it is no more.
+        """
+        body = json.dumps({"task": task}).encode()
+        answer = await self._send(
+            "POST", "/reset", body, timeout=self._manifest.timeouts.reset + GRACE, repeatable=True
+        )
+        self._public = task
+        self.tools.definitions = answer.json()["tools"]
+
+    async def call_tool(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+        """Call a tool; sent once only, so it never runs twice.
+
+        Raises:
+            Problem: no answer in time, or verify has begun.
+            SandboxEnded: it is no more.
+        """
+        answer = await self._send(
+            "POST",
+            f"/tools/{name}",
+            json.dumps(arguments).encode(),
+            timeout=self._manifest.timeouts.tool + GRACE,
+            repeatable=False,
+            headers=self._reach.tools_headers,
+        )
+        return ToolResult.model_validate_json(answer.body)
+
+    async def verify(self, task: dict[str, Any], response: Response) -> Verdict:
+        """Score the task, given whole. Asked again, it gives the same verdict.
+
+        Where the manifest says `verify: fresh`, this one is given up and the task is scored in a clean one, to which
+        the artifacts that it names are copied (those that are missing stay missing).
+
+        Raises:
+            Problem: `verify` failed (`rollout_kind` says how), or took too long.
+            SandboxEnded: it is no more.
+        """
+        if self._manifest.verify == "shared":
+            return await self._verify(task, response)
+        with ExitStack() as stack:
+            saved: list[tuple[str, IO[bytes], str | None]] = []
+            for path in self._manifest.artifacts:
+                file: IO[bytes] = stack.enter_context(TemporaryFile())
+                saved.append((path, file, await self._saved(path, file)))
+            async with self._fresh() as clean:
+                await clean.reset(self._public)
+                for path, file, route in saved:
+                    if route is not None:
+                        await clean.put(path, file, tree=route == "tree")
+                return await clean._verify(task, response)
+
+    async def _verify(self, task: dict[str, Any], response: Response) -> Verdict:
+        body = json.dumps({"task": task, "response": response.dump()}).encode()
+        timeout = self._manifest.timeouts.verify + GRACE
+        answer = await self._send("POST", "/verify", body, timeout=timeout, repeatable=True)
+        return Verdict.model_validate_json(answer.body)
+
+    async def _saved(self, path: str, file: IO[bytes]) -> str | None:
+        try:
+            return await self.save(path, file)
+        except NotFound:
+            log.info("sandbox %s has no %s for verify", self.id, path)
+            return None
+
+    async def exec(self, command: str | list[str], **options: Any) -> ExecResult:
+        """Run a command as the agent's user and wait for its end; `options` are ExecRequest's.
+
+        Raises:
+            Invalid: the options are wrong.
+            SandboxEnded: it is no more.
+        """
+        request = ExecRequest(command=command, **options)
+        body = request.model_dump_json(exclude_unset=True).encode()
+        answer = await self._send("POST", "/exec", body, timeout=request.timeout + GRACE, repeatable=False)
+        return ExecResult.model_validate_json(answer.body)
+
+    @asynccontextmanager
+    async def exec_stream(self, request: ExecRequest) -> AsyncIterator[Execution]:
+        """Run a command and follow its output as it comes; leaving the block early hangs up.
+
+        Raises:
+            TimedOut: it was silent for longer than it may run.
+            SandboxEnded: the sandbox is no more.
+        """
+        body = request.model_copy(update={"stream": True}).model_dump_json(exclude_unset=False).encode()
+        headers, idle = {"Content-Type": "application/json"}, request.timeout + GRACE
+        async with self._stream("POST", "/exec", idle=idle, data=body, headers=headers) as answer:
+            yield Execution(self, answer)
+
+    async def read_file(self, path: str) -> bytes:
+        """The bytes of a file in the sandbox.
+
+        Raises:
+            NotFound: there is none.
+            SandboxEnded: the sandbox is no more.
+        """
+        return (await self._send("GET", "/files", params={"path": path}, timeout=300, repeatable=True)).body
+
+    async def write_file(self, path: str, content: bytes, mode: int = 0o644) -> None:
+        """Put a file into the sandbox; missing folders are made.
+
+        Raises:
+            SandboxEnded: the sandbox is no more.
+        """
+        params = {"path": path, "mode": f"{mode:o}"}
+        await self._send("PUT", "/files", content, params=params, timeout=300, repeatable=True)
+
+    async def save(self, path: str, file: IO[bytes]) -> Literal["tree", "file"]:
+        """Write what is at `path`, of any size, into `file`: a folder as a tar ("tree"), or the bytes of a file.
+
+        Raises:
+            NotFound: there is nothing.
+            TimedOut: nothing came for `IDLE` seconds.
+            SandboxEnded: the sandbox is no more.
+        """
+        try:
+            await self._download("/archive", path, file)
+            return "tree"
+        except NotFound:  # or no folder
+            await self._download("/files", path, file)
+            return "file"
+
+    async def put(self, path: str, file: IO[bytes], *, tree: bool, mode: int = 0o644) -> None:
+        """Unpack a tar into a folder of the sandbox (`tree`), or write a file, of any size.
+
+        Raises:
+            SandboxEnded: the sandbox is no more.
+        """
+        route, params = ("/archive", {"path": path}) if tree else ("/files", {"path": path, "mode": f"{mode:o}"})
+        await self._send("PUT", route, file, params=params, timeout=3600, repeatable=False)
+
+    async def _download(self, route: str, path: str, file: IO[bytes]) -> None:
+        async with self._stream("GET", route, idle=IDLE, params={"path": path}) as answer:
+            async for chunk in answer.content.iter_any():
+                file.write(chunk)
+        file.seek(0)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        data: Any = None,
+        *,
+        timeout: float,
+        repeatable: bool,
+        headers: Mapping[str, str] | None = None,
+        params: Mapping[str, str] | None = None,
+    ) -> Answer:
+        reach = self._reach
+        headers = reach.headers if headers is None else headers
+        for attempt in range(1, TRIES + 1):
+            try:
+                answer = await self._http.request(
+                    method,
+                    reach.base + path,
+                    data=data,
+                    headers=headers,
+                    params=params,
+                    timeout=timeout,
+                    retry=False,
+                    socket=reach.socket,
+                )
+                return answer.raise_for_status()
+            except (Unavailable, Gone, NotFound) as error:
+                await self._explain(error)
+                if attempt == TRIES or not (repeatable or _was_not_sent(error)):
+                    raise _unreachable(self.id, error) from error
+            await asyncio.sleep(PAUSE * 2 ** (attempt - 1))
+        raise AssertionError("unreachable")
+
+    @asynccontextmanager
+    async def _stream(self, method: str, path: str, **options: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+        options["headers"] = {**self._reach.headers, **options.get("headers", {})}
+        url, socket = self._reach.base + path, self._reach.socket
+        try:
+            async with self._http.stream(method, url, socket=socket, **options) as answer:
+                yield answer
+        except (Unavailable, Gone, NotFound) as error:
+            await self._explain(error)
+            raise _unreachable(self.id, error) from error
+
+    async def _explain(self, error: Problem) -> None:
+        """
+        Raises:
+            SandboxEnded: that is why it does not answer.
+            Problem: it did answer; this one is its own.
+        """
+        told = error.extra.get("ended")
+        if told is None and self._is_its_own(error):
+            raise error
+        ended = await self._why()
+        if ended is None and isinstance(told, dict):
+            ended = Ended.model_validate(told)  # as the proxy knows it: without logs
+        if ended is not None:
+            raise SandboxEnded(ended) from error
+
+    def _is_its_own(self, error: Problem) -> bool:
+        """Whether the server inside has said this: its author's code, or that a file is missing. The proxy names the
+        sandbox that it does not find."""
+        return "rollout_kind" in error.extra or (isinstance(error, NotFound) and error.extra.get("sandbox") != self.id)
+
+
+def _was_not_sent(error: Problem) -> bool:
+    return isinstance(error, NotFound) or isinstance(error.__cause__, aiohttp.ClientConnectorError)
+
+
+def _unreachable(id: str, error: Problem) -> Unavailable:
+    return Unavailable(
+        f"sandbox {id} does not answer: {error.detail}",
+        retry_after=error.retry_after,
+        **error.extra,
+        rollout_kind=ErrorKind.SANDBOX_UNREACHABLE.value,
+    )
+
+
+class SandboxTools:
+    """The tools of one sandbox: all that an agent is handed of it."""
+
+    def __init__(self, sandbox: SandboxClient) -> None:
+        self._sandbox = sandbox
+        self.definitions: list[dict[str, Any]] = []
+        """Function-tool definitions, known after `reset`."""
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+        """See `SandboxClient.call_tool`. What the sandbox does not have is told to the model."""
+        if not any(definition.get("name") == name for definition in self.definitions):
+            known = ", ".join(str(definition.get("name")) for definition in self.definitions) or "none"
+            return ToolResult(output=f"There is no tool {name!r}. The tools are: {known}.", is_error=True)
+        return await self._sandbox.call_tool(name, arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecEvent:
+    """`started`, `stdout`, `stderr` or `exit`, with what it brings."""
+
+    name: str
+    data: dict[str, Any]
+
+    @property
+    def output(self) -> bytes:
+        """What was printed (of `stdout` and `stderr`)."""
+        return base64.b64decode(self.data.get("data", ""))
+
+
+class Execution:
+    """A command that runs, and whose output is followed."""
+
+    def __init__(self, sandbox: SandboxClient, answer: aiohttp.ClientResponse) -> None:
+        self._sandbox = sandbox
+        self._answer = answer
+        self.id = ""
+        """Known once `started` has come."""
+        self.result: ExecResult | None = None
+        """Known once `exit` has come."""
+
+    async def events(self) -> AsyncIterator[ExecEvent]:
+        """Everything that happens, until the command has ended.
+
+        Raises:
+            Problem: the command could not be followed to its end.
+            SandboxEnded: the sandbox is no more.
+        """
+        name, data = "", []
+        async for line in _lines(self._answer.content):
+            if line.startswith("event:"):
+                name = line[6:].strip()
+            elif line.startswith("data:"):
+                data.append(line[5:].strip())
+            elif not line and data:
+                event = ExecEvent(name, json.loads("\n".join(data)))
+                name, data = "", []
+                if event.name == "started":
+                    self.id = event.data["exec_id"]
+                elif event.name == "exit":
+                    self.result = ExecResult.model_validate(event.data)
+                elif event.name == "error":
+                    raise from_wire(int(event.data.get("status", 500)), event.data, where="exec")
+                yield event
+        if self.result is None:
+            raise Unavailable(f"the output of a command in sandbox {self._sandbox.id} broke off")
+
+    async def write(self, content: bytes) -> None:
+        """Give the command input."""
+        await self._post("stdin", content)
+
+    async def close_stdin(self) -> None:
+        """There is no more input."""
+        await self._post("stdin", b"", {"eof": "1"})
+
+    async def resize(self, rows: int, columns: int) -> None:
+        """The terminal has another size now."""
+        await self._post("resize", json.dumps({"rows": rows, "columns": columns}).encode())
+
+    async def signal(self, name: str) -> None:
+        """Send it a signal (`SIGINT`, …)."""
+        await self._post("signal", json.dumps({"signal": name}).encode())
+
+    async def _post(self, what: str, body: bytes, params: Mapping[str, str] | None = None) -> None:
+        path = f"/exec/{self.id}/{what}"
+        await self._sandbox._send("POST", path, body, params=params, timeout=60, repeatable=False)
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[str]:
+    """Lines of any length (the reader's own are limited)."""
+    rest = b""
+    async for chunk in content.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r").decode()

@@ -292,6 +292,7 @@ class Command:
         self._read_on = read_on
         self._stdin: int | None = None
         self._outputs: dict[int, str] = {}
+        self._terminal_closed = False
         self._paused = False
         self._queued = 0
         self._events: asyncio.Queue[Started | Output | Ended | Problem] = asyncio.Queue()
@@ -459,10 +460,15 @@ class Command:
             return
         if data:
             self._put(fd, data)
-            return
-        self._close_output(fd)
-        if not self._outputs and self._ended is not None:
-            self._finish()
+        elif self._spawn.terminal is not None and self._ended is None:
+            # closed, but not yet ended: to close our side now would kill it by SIGHUP, and many close all they have
+            # before they exit
+            self._loop.remove_reader(fd)
+            self._terminal_closed = True
+        else:
+            self._close_output(fd)
+            if not self._outputs and self._ended is not None:
+                self._finish()
 
     def _put(self, fd: int, data: bytes) -> None:
         self._events.put_nowait(Output(self._outputs[fd], data))
@@ -475,7 +481,7 @@ class Command:
     def _on_ended(self, ended: Ended) -> None:
         self._ended = ended
         self._loop.remove_reader(self._control)
-        if self._spawn.terminal is None or not self._outputs:
+        if self._spawn.terminal is None or self._terminal_closed:
             self._finish()
         else:
             # the kernel hands over a terminal's output in its own time, and says when that was all

@@ -90,6 +90,16 @@ class Host:
             assert answer.status == 200, await answer.text()
             yield _events(answer)
 
+    @contextmanager
+    def gate(self) -> Iterator[Callable[[str], Any]]:
+        """What is said to it is read by a command from `gate` in the workspace, and until then that waits."""
+        os.mkfifo(self.workspace / "gate")
+        descriptor = os.open(self.workspace / "gate", os.O_RDWR)  # which waits for nobody to read
+        try:
+            yield lambda line: os.write(descriptor, line.encode() + b"\n")
+        finally:
+            os.close(descriptor)
+
     async def facts(self) -> dict[str, Any]:
         async with self.client.get("/facts") as answer:
             return await answer.json()

@@ -115,9 +115,14 @@ async def test_a_signal_reaches_the_command(host):
 
 async def test_the_command_waits_for_a_slow_reader_and_loses_nothing(host):
     before = (await host.facts())["rss"]
-    async with host.stream("head -c 30000000 /dev/zero") as events:
+    done = host.workspace / "done"
+    async with host.stream("for i in $(seq 300); do head -c 100000 /dev/zero; echo >> done; done") as events:
         await anext(events)
-        await asyncio.sleep(0.5)
+        seen = -1
+        while seen != (seen := done.stat().st_size if done.exists() else 0):
+            for _ in range(100):  # each lets the server read on, if it would
+                await host.facts()
+        assert seen < 100
         assert (await host.facts())["rss"] - before < 10_000_000
         assert sum([len(data) async for name, data in events if name == "stdout"]) == 30_000_000
 
@@ -188,8 +193,20 @@ async def test_ctrl_c_interrupts_what_is_in_the_foreground_and_the_shell_lives(h
 async def test_end_of_input_on_a_terminal_ends_a_shell(host):
     async with terminal(host, ["/bin/cat"]) as tty:
         await tty.type("line\n", eof="1")
-        assert (await tty.exit())["exit_code"] == 0
+        result = await tty.exit()
+        assert result["exit_code"] == 0, result
         assert tty.seen.replace("\r", "") == "line\nline\n"
+
+
+async def test_a_command_that_closes_its_terminal_before_it_ends_is_not_hung_up(host):
+    with host.gate() as tell:
+        async with terminal(host, "echo bye; exec 0<&- 1>&- 2>&-; read line < gate; exit $line") as tty:
+            await tty.until("bye")
+            for _ in range(100):  # each lets the server see that nothing more will come
+                await host.facts()
+            tell("3")
+            result = await tty.exit()
+    assert result["exit_code"] == 3, result
 
 
 async def test_all_output_of_a_terminal_arrives_before_its_end(host):

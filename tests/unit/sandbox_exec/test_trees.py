@@ -42,9 +42,12 @@ async def test_a_timeout_kills_the_whole_tree(host, sleeper):
 
 
 async def test_a_timeout_leaves_other_commands_alone(host):
-    other = asyncio.create_task(host.exec("echo $$ > 1.pid; sleep 2; echo unharmed"))
-    await host.exec("sleep 99", timeout=0.5)
-    assert (await other)["stdout"] == "unharmed\n"
+    with host.gate() as tell:
+        other = asyncio.create_task(host.exec("echo $$ > 1.pid; read line < gate; echo $line"))
+        await host.until(lambda: pids(host.workspace))
+        await host.exec("sleep 99", timeout=0.1)
+        tell("unharmed")
+        assert (await other)["stdout"] == "unharmed\n"
 
 
 async def test_output_before_a_timeout_is_kept(host):
@@ -52,12 +55,14 @@ async def test_output_before_a_timeout_is_kept(host):
 
 
 async def test_a_background_child_does_not_delay_the_answer_and_lives_on_until_kill_all(host):
-    result = await host.exec(
-        "sh -c 'echo $$ > 1.pid; while :; do echo noise; sleep 0.01; done' & sleep 0.2; echo done"
-    )
+    noise = host.workspace / "noise"
+    result = await host.exec("sh -c 'echo $$ > 1.pid; while :; do echo noise; echo >> noise; done' & echo done")
     assert "done" in result["stdout"] and result["duration"] < 5
+    await host.until(lambda: pids(host.workspace) and noise.exists())
     [pid] = pids(host.workspace)
-    await asyncio.sleep(0.3)  # its output goes nowhere, and that is no error for it
+    so_far = noise.stat().st_size
+    # its output goes nowhere, and that is no error for it; more than a pipe holds, so it does not wait either
+    await host.until(lambda: noise.stat().st_size > so_far + 20_000)
     assert host.alive(pid)
     await host.kill_all()
     assert not host.alive(pid)

@@ -16,6 +16,8 @@ has started.
 
 from __future__ import annotations
 
+import shlex
+import sys
 from enum import StrEnum
 from typing import Any
 
@@ -236,6 +238,11 @@ def _logs_of(error: BaseException) -> str:
         return ""
     ended = error.extra.get("ended")
     return str(error.extra.get("log") or (ended.get("logs") if isinstance(ended, dict) else "") or "")
+
+
+def by_this_python(module: str) -> str:
+    """The command that runs a module of gymbox; the `python` of a user's PATH may be one that has no gymbox."""
+    return f"{shlex.quote(sys.executable)} -m gymbox.{module}"
 
 
 def nearest(name: str, known: list[str]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -66,7 +67,8 @@ def ensure_base_image(*, say: Say = to_stderr) -> Setup:
     (`ensure_docker`). Never raises for what the machine lacks.
     """
     if not engine_version():
-        return Setup(False, f"no Docker engine answers, to get {BASE_IMAGE} for", ("python -m gymbox.setup_docker",))
+        start = f"{shlex.quote(sys.executable)} -m gymbox.setup_docker"
+        return Setup(False, f"no Docker engine answers, to get {BASE_IMAGE} for", (start,))
     recipe = _recipe()
     found = _recipe_of_image()
     if found in ("", recipe):

@@ -32,10 +32,7 @@ PID_FILES = (
     Path("/var/run/docker/containerd/containerd.pid"),
     Path("/run/containerd/containerd.pid"),
 )
-WAYS_ON = (
-    "use an engine that runs elsewhere: DOCKER_HOST=ssh://user@host or tcp://host:port",
-    "run without isolation by containers: provider=process",
-)
+WITHOUT = "run without isolation by containers: provider=process"
 INSTALL_BY_HAND = "install Docker by hand (https://docs.docker.com/engine/install/), then run this again"
 
 Say = Callable[[str], None]
@@ -82,14 +79,14 @@ def ensure_docker(*, say: Say = to_stderr, deadline: float = 120) -> Setup:
             if not engine_version():
                 _bring_up(say, deadline)
     except SetupFailed as error:
-        return Setup(False, str(error), (INSTALL_BY_HAND, *WAYS_ON))
+        return Setup(False, str(error), (INSTALL_BY_HAND, WITHOUT))
     if version := engine_version():
         return Setup(True, f"Docker engine {version} answers")
     user = os.environ.get("USER", "$USER")
     return Setup(
         False,
         f"the Docker engine runs, but {user} may not use it",
-        (f"sudo usermod -aG docker {user}, then log in again (this makes {user} as good as root)", WAYS_ON[1]),
+        (f"sudo usermod -aG docker {user}, then log in again (this makes {user} as good as root)", WITHOUT),
     )
 
 
@@ -114,12 +111,12 @@ def _cannot_be_had() -> Setup | None:
         by_compose = "then run controller and proxy beside the engine: docker compose -f compose/compose.yaml up"
         return Setup(False, f"no Docker engine answers; on macOS: {how}", (how, by_compose))
     if host := os.environ.get("DOCKER_HOST"):
-        ways = (f"start the engine at {host}", "unset DOCKER_HOST to use this machine's own", WAYS_ON[1])
+        ways = (f"start the engine at {host}", "unset DOCKER_HOST to use this machine's own", WITHOUT)
         return Setup(False, f"the Docker engine at DOCKER_HOST={host} does not answer", ways)
     if not (shutil.which("apt-get") or shutil.which("dockerd")):
-        return Setup(False, "no Docker engine, and this is no Debian or Ubuntu", (INSTALL_BY_HAND, *WAYS_ON))
+        return Setup(False, "no Docker engine, and this is no Debian or Ubuntu", (INSTALL_BY_HAND, WITHOUT))
     if os.geteuid() != 0 and not shutil.which("sudo"):
-        return Setup(False, "no Docker engine, and neither root nor sudo", (INSTALL_BY_HAND, *WAYS_ON))
+        return Setup(False, "no Docker engine, and neither root nor sudo", (INSTALL_BY_HAND, WITHOUT))
     return None
 
 

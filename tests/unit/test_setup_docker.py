@@ -71,7 +71,8 @@ def test_an_engine_elsewhere_that_does_not_answer_is_not_replaced_by_one_here(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
     assert engine_version() is None
     setup = ensure_docker()
-    assert not setup.ready and "nobody.sock does not answer" in setup.detail and len(setup.ways_on) >= 2
+    assert not setup.ready and "nobody.sock does not answer" in setup.detail and len(setup.ways_on) == 3
+    assert not any("ssh://" in way or "tcp://" in way for way in setup.ways_on)
     assert main() == 1
     assert "provider=process" in capsys.readouterr().out
 

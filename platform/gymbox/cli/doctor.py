@@ -15,7 +15,7 @@ import typer
 
 from gymbox.cli.places import admin_token, environment_folders, state_folder
 from gymbox.environment import Catalog
-from gymbox.errors import ConfigError
+from gymbox.errors import ConfigError, by_this_python
 from gymbox.providers.bubblewrap import why_not
 from gymbox.providers.diagnosis import Finding, diagnose
 
@@ -84,6 +84,6 @@ def _bubblewrap() -> Finding:
         "bubblewrap",
         False,
         f"provider=process isolates next to nothing: {missing}",
-        "python -m gymbox.setup_bubblewrap",
+        by_this_python("setup_bubblewrap"),
         required=False,
     )

@@ -12,6 +12,7 @@ from docker import APIClient
 from docker.errors import DockerException, ImageNotFound
 from docker.utils.utils import compare_version
 
+from gymbox.errors import by_this_python
 from gymbox.providers.docker import DEFAULT_HOST
 from gymbox.setup_base_image import BASE_IMAGE
 
@@ -45,7 +46,7 @@ def diagnose(host: str | None = None, base_image: str = BASE_IMAGE) -> list[Find
         version, info = api.version(), api.info()
     except (DockerException, requests.RequestException) as error:
         detail = f"none answers at {address}: {error}"
-        return [Finding("Docker engine", False, detail, "python -m gymbox.setup_docker")]
+        return [Finding("Docker engine", False, detail, by_this_python("setup_docker"))]
     try:
         return [_version(version), *_limits(info), *_settings(info), _base_image(api, base_image), _compose()]
     finally:
@@ -88,7 +89,7 @@ def _base_image(api: Any, base_image: str) -> Finding:
         api.inspect_image(base_image)
     except ImageNotFound:
         detail = f"{base_image} is not there; the first build tries to pull it"
-        return Finding("base image", False, detail, "python -m gymbox.setup_base_image", required=False)
+        return Finding("base image", False, detail, by_this_python("setup_base_image"), required=False)
     return Finding("base image", True, base_image)
 
 

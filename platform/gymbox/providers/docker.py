@@ -32,7 +32,7 @@ from gymbox_sandbox.wire import SERVER_SOCKET
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from gymbox.environment import Environment
-from gymbox.errors import Conflict, NotFound, Problem, StartFailed, Unavailable
+from gymbox.errors import Conflict, NotFound, Problem, StartFailed, Unavailable, by_this_python
 from gymbox.providers import BY_COMPOSE, Found, OnEnd, OnPhase, Started, StartSpec
 from gymbox.providers.container import (
     CONTROLLER_LABEL,
@@ -58,7 +58,7 @@ from gymbox.sockets import PinnedSocket
 logger = logging.getLogger(__name__)
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
-WAYS_ON = "start one by `python -m gymbox.setup_docker`, or go without containers: provider=process"
+WITHOUT = "go without containers: provider=process"
 CALL_TIMEOUT = 120
 """Seconds that one call to the engine may take: a busy engine takes tens."""
 REMOVE_PAUSES = (0.2, 0.5, 1.0, 2.0)
@@ -81,7 +81,8 @@ class DockerProvider(BaseModel):
 
     name: str = "docker"
     host: str | None = None
-    """Address of the engine (what DOCKER_HOST holds); None: the machine's own socket. It must see our files."""
+    """Address of the engine (what DOCKER_HOST holds), which must be on this machine: sandboxes are reached over unix
+    sockets. None: the usual socket."""
     base_image: str = BASE_IMAGE
     """What the sandbox runtime is built on: any Debian or Ubuntu with Python 3.12 or newer among its packages."""
     build_args: dict[str, str] = Field(default_factory=dict)
@@ -186,6 +187,8 @@ class _Engine:
                 "sandboxes are reached over unix sockets, which do not pass into Docker Desktop's virtual machine; "
                 f"{BY_COMPOSE}"
             )
+        if self._host.startswith("ssh://"):
+            raise self._elsewhere("over ssh")
         provider = self._provider
         self._api = await self._call("connect", self._connect)
         folder = provider.build_folder.expanduser()
@@ -209,7 +212,18 @@ class _Engine:
         # the stream of events holds one connection of the pool
         api = APIClient(self._host, version="auto", timeout=CALL_TIMEOUT, max_pool_size=self._provider.threads + 1)
         api.trust_env = False  # or every call would look for proxies and a .netrc
+        info = api.info()
+        if not _is_here(info, self._host):
+            api.close()
+            raise self._elsewhere(info["OperatingSystem"])
         return api
+
+    def _elsewhere(self, what: str) -> Unavailable:
+        return Unavailable(
+            f"the Docker engine at {self._host} ({what}) is not on this machine, and sandboxes are reached over unix "
+            "sockets, which do not leave a machine, virtual ones included: unset DOCKER_HOST (provider.host) to use "
+            f"this machine's own engine, {BY_COMPOSE}, or {WITHOUT}"
+        )
 
     def _sweep(self) -> None:
         """Remove this controller's containers that run no more, or never did, and networks that nobody is in."""
@@ -503,7 +517,15 @@ class _Engine:
                 raise
             raise _Refused(f"the Docker engine refused to {doing}: {error.explanation or error}") from error
         except (DockerException, requests.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise Unavailable(f"no Docker engine answers at {self._host} ({_cause(error)}): {WAYS_ON}") from error
+            raise Unavailable(
+                f"no Docker engine answers at {self._host} ({_cause(error)}): {self._ways_on()}"
+            ) from error
+
+    def _ways_on(self) -> str:
+        start = f"`{by_this_python('setup_docker')}`"
+        if self._provider.host is None:
+            return f"start one by {start}, or {WITHOUT}"
+        return f"start it, or unset DOCKER_HOST (provider.host) to use this machine's own ({start}), or {WITHOUT}"
 
     def _in_background(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -514,6 +536,14 @@ class _Engine:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("a container's end could not be told", exc_info=task.exception())
+
+
+def _is_here(info: Body, host: str) -> bool:
+    """Whether the engine runs on this machine's kernel: sockets pass its mounts, and no others."""
+    here = os.uname()
+    if host.startswith("unix://"):
+        return info["KernelVersion"] in (here.release, "<unknown>")
+    return (info["KernelVersion"], info["Name"]) == (here.release, here.nodename)
 
 
 def _remove_directory(directory: Path | None) -> None:

@@ -22,7 +22,7 @@ from docker.errors import ImageNotFound as NoSuchImage
 from urllib3.exceptions import ReadTimeoutError
 
 from gymbox.environment import Environment
-from gymbox.errors import ImageBuildFailed
+from gymbox.errors import ImageBuildFailed, by_this_python
 
 PACKAGE = Path(__file__).parents[1]
 RECIPES = (PACKAGE / "dockerfiles", PACKAGE.parents[1] / "dockerfiles", PACKAGE.parents[1] / "sandboxes")
@@ -102,7 +102,7 @@ class Images:
         except (APIError, NoSuchImage) as error:
             raise ImageBuildFailed(
                 f"the base image {self._base} is not there and cannot be pulled: {error.explanation}; "
-                "make it by `python -m gymbox.setup_base_image`, or docker load it from another machine"
+                f"make it by `{by_this_python('setup_base_image')}`, or docker load it from another machine"
             ) from error
 
     def _has(self, tag: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import docker
 import pytest
-from gymbox.errors import Unavailable
+from gymbox.errors import Unavailable, by_this_python
 from gymbox.providers.diagnosis import diagnose
 from gymbox.providers.docker import DockerProvider
 from gymbox.providers.images import Images, runtime_build
@@ -124,13 +124,13 @@ def test_a_diagnosis_names_what_the_engine_lacks_and_the_command_that_mends_it(
     assert found["Docker engine"].ok and found["system call filter"].ok and found["resource limits"].ok
     assert found["live-restore"].ok
     assert not found["address pools"].ok and "daemon.json" in str(found["address pools"].remedy)
-    assert not found["base image"].ok and found["base image"].remedy == "python -m gymbox.setup_base_image"
+    assert not found["base image"].ok and found["base image"].remedy == by_this_python("setup_base_image")
     assert all(finding.ok or finding.remedy for finding in found.values())
 
 
 def test_a_diagnosis_without_an_engine_is_one_finding(tmp_path: Path, engine: Any) -> None:
     (finding,) = diagnose(f"unix://{tmp_path}/nobody.sock")
-    assert not finding.ok and finding.required and finding.remedy == "python -m gymbox.setup_docker"
+    assert not finding.ok and finding.required and finding.remedy == by_this_python("setup_docker")
 
 
 def test_a_diagnosis_says_where_the_compose_plugin_is_missing(monkeypatch: pytest.MonkeyPatch, engine: Any) -> None:

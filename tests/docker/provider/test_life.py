@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gymbox.errors import Conflict, NotFound, Unavailable
-from gymbox.providers.docker import DockerProvider
+from gymbox.providers.docker import DockerProvider, _is_here
 from gymbox_sandbox.wire import READY_SOCKET
 
 
@@ -193,7 +194,17 @@ async def test_no_engine_is_told_with_two_ways_on(tmp_path: Path) -> None:
     with pytest.raises(Unavailable) as raised:
         await provider.open("nobody", lambda id, ended: None)
     assert "nobody.sock" in raised.value.detail
-    assert "gymbox.setup_docker" in raised.value.detail and "provider=process" in raised.value.detail
+    assert f"{sys.executable} -m gymbox.setup_docker" in raised.value.detail
+    assert "unset DOCKER_HOST" in raised.value.detail and "provider=process" in raised.value.detail
+
+
+async def test_an_engine_that_unix_sockets_cannot_reach_is_refused_with_ways_on(engine: Any) -> None:
+    with pytest.raises(Unavailable, match=r"ssh.* is not on this machine.* unset DOCKER_HOST .* provider=process"):
+        await DockerProvider(host="ssh://user@elsewhere").open("nobody", lambda id, ended: None)
+    here = engine.api.info()
+    assert _is_here(here, "unix:///var/run/docker.sock") and _is_here(here, "tcp://127.0.0.1:2375")
+    assert not _is_here({**here, "Name": "another"}, "tcp://127.0.0.1:2375")
+    assert not _is_here({**here, "KernelVersion": "6.10.14-linuxkit"}, "unix:///var/run/docker.sock")
 
 
 async def test_a_provider_that_is_not_open_says_so() -> None:

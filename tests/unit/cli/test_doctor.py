@@ -19,7 +19,7 @@ def test_without_an_engine_the_doctor_names_the_command_and_is_content(tmp_path:
     environment = {"DOCKER_HOST": f"unix://{tmp_path}/none.sock", "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     done = subprocess.run([GYMBOX, "doctor"], capture_output=True, text=True, env=environment, check=False)
     assert "MISS  Docker engine: none answers" in done.stdout
-    assert "mend it: python -m gymbox.setup_docker" in done.stdout
+    assert f"mend it: {sys.executable} -m gymbox.setup_docker" in done.stdout
     assert done.returncode == 0, done.stderr
 
 

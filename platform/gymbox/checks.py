@@ -13,7 +13,7 @@ from gymbox_sandbox.tasks import Task
 from gymbox.agents.tool_loop import ToolLoop
 from gymbox.dataset import TOOL_NAME, Row
 from gymbox.environment import Environment
-from gymbox.errors import Problem
+from gymbox.errors import ImageBuildFailed, Problem, StartFailed
 from gymbox.http import HttpClient
 from gymbox.models.scripted import ScriptedModel
 from gymbox.rollout import RolloutController, RolloutResult, run_rollout
@@ -61,8 +61,12 @@ class Checks:
         self._free = asyncio.Semaphore(concurrency)
 
     async def run(self) -> AsyncIterator[Finding]:
-        """Every check in turn; a fault of one does not end the others."""
-        yield await self._tools()
+        """Every check in turn; a fault of one does not end the others, unless no sandbox starts to try them in."""
+        try:
+            yield await self._tools()
+        except (StartFailed, ImageBuildFailed) as failure:
+            yield Finding("a sandbox starts", 1, (failure.detail,))
+            return
         first = await self._rollouts()
         yield self._gold(first)
         yield await self._empty()
@@ -70,12 +74,18 @@ class Checks:
         yield self._same(first, await self._rollouts())
 
     async def _tools(self) -> Finding:
-        """The tools that the first row's sandbox offers have valid definitions."""
+        """The tools that the first row's sandbox offers have valid definitions.
+
+        Raises:
+            StartFailed, ImageBuildFailed: there is no sandbox.
+        """
         row = self._rows[0].fields
         try:
             async with self._controller.sandbox(self._environment) as sandbox:
                 await sandbox.reset(self._environment.public(row))
                 definitions = sandbox.tools.definitions
+        except (StartFailed, ImageBuildFailed):
+            raise
         except Problem as problem:
             return Finding("tools are well defined", 1, (problem.detail,))
         faults = [fault for definition in definitions for fault in tool_faults(definition)]
@@ -108,7 +118,8 @@ class Checks:
         faults = [
             f"{one.task_id}: {outcome(one)}, then {outcome(other)}"
             for one, other in zip(first, second, strict=True)
-            if (one.reward, one.metrics, one.reward_components)
+            if one.error is not None  # of two that failed, nothing can be said
+            or (one.reward, one.metrics, one.reward_components)
             != (other.reward, other.metrics, other.reward_components)
         ]
         return Finding("the same run gets the same reward", len(first), tuple(faults))

@@ -148,6 +148,36 @@ def test_test_shows_what_is_wrong_with_an_environment(home: Path, capsys: pytest
     assert findings["the same run gets the same reward"]["passed"]
 
 
+def test_a_server_that_does_not_start_is_told_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gymbox("init", "bad")
+    (home / "environments" / "bad" / "server.py").write_text("import nothing_such")
+    capsys.readouterr()
+
+    assert gymbox("test", "bad", "provider=process", "--json") == 1
+
+    told = capsys.readouterr()
+    valid, starts = json.loads(told.out)
+    assert valid["passed"] and starts["check"] == "a sandbox starts"
+    assert "No module named 'nothing_such'" in starts["faults"][0]
+    assert told.err.count("nothing_such") == 1
+
+
+def test_two_runs_that_fail_alike_have_no_reward_to_be_the_same(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gymbox("init", "bad")
+    server = home / "environments" / "bad" / "server.py"
+    server.write_text(server.read_text().replace("return 1.0 if words", "return 1.0 / 0 if words"))
+    capsys.readouterr()
+
+    assert gymbox("test", "bad", "provider=process", "runner.limit=1", "--json") == 1
+
+    same = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)}[
+        "the same run gets the same reward"
+    ]
+    assert not same["passed"] and "verify_failed" in same["faults"][0]
+
+
 def test_a_wrong_row_or_setting_starts_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gymbox("init", "bad")
     (home / "environments" / "bad" / "data" / "example.jsonl").write_text("{}\n")

@@ -11,12 +11,14 @@ Its input is a SOCK_SEQPACKET socket with one JSON object a packet; its output h
     {"signal": NUMBER, "to": ID}    passed on, where ID still lives
     {"loaded": true}                once, before it looks at its input
     {"ended": ID, "status": N}      the exit code, negative for a signal; nothing that ID started is left by then
+                                    (1 also where no process could be forked; its output says why)
 
 When the input ends, so do all sandboxes and the zygote: none outlives whoever started it.
 """
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from gymbox_sandbox.resources import ResourcesServer
 
 
-class Sandbox(NamedTuple):
+class Child(NamedTuple):
     """A server that was forked."""
 
     id: int
@@ -65,7 +67,7 @@ class Zygote:
         prctl.forbid_new_privileges()
         prctl.hide_memory()
         prctl.adopt_orphans()
-        self._sandboxes: dict[int, Sandbox] = {}
+        self._children: dict[int, Child] = {}
         self._input = socket.socket(fileno=0)
         # what the author's code prints must not get between the lines of the output
         self._output = os.dup(1)
@@ -100,18 +102,32 @@ class Zygote:
             return False
         order = json.loads(data)
         if "start" in order:
-            self._start(order, descriptors[0])
+            try:
+                self._start(order, descriptors)
+            except OSError as error:  # the machine allows no other, which those that live need not pay for
+                for output in descriptors:
+                    with suppress(OSError):
+                        os.write(output, f"no server could be forked: {error.strerror}\n".encode())
+                self._report({"ended": order["start"], "status": 1})
+            finally:
+                for output in descriptors:
+                    os.close(output)
         else:
             self._signal(order["to"], order["signal"])
         return True
 
-    def _start(self, order: dict[str, Any], output: int) -> None:
+    def _start(self, order: dict[str, Any], descriptors: list[int]) -> None:
+        if not descriptors:  # there was no number left for it
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         link = attach(self._engine)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            link.close()
+            raise
         if pid == 0:
-            self._become(Options(**order["options"]), order["open_files"], link, output)
-        self._sandboxes[pid] = Sandbox(order["start"], link)
-        os.close(output)
+            self._become(Options(**order["options"]), order["open_files"], link, descriptors[0])
+        self._children[pid] = Child(order["start"], link)
 
     def _become(self, options: Options, open_files: int, link: socket.socket, output: int) -> NoReturn:
         """Turn this process into a sandbox's server."""
@@ -141,27 +157,27 @@ class Zygote:
             os._exit(code)
 
     def _signal(self, id: int, number: int) -> None:
-        for pid, sandbox in self._sandboxes.items():
-            if sandbox.id == id:
+        for pid, child in self._children.items():
+            if child.id == id:
                 os.kill(pid, number)
 
     def _reap(self) -> None:
-        ended: list[tuple[Sandbox, int]] = []
+        ended: list[tuple[Child, int]] = []
 
         def note(pid: int, status: int) -> None:
             if pid == self._engine_pid:
                 self._engine_lives = False
-            elif pid in self._sandboxes:
-                ended.append((self._sandboxes.pop(pid), os.waitstatus_to_exitcode(status)))
+            elif pid in self._children:
+                ended.append((self._children.pop(pid), os.waitstatus_to_exitcode(status)))
 
         reap_children(note)
         if ended:
             # what the server itself had started is ours now
-            while Descendants(spare={self._engine_pid, *self._sandboxes}).kill():
+            while Descendants(spare={self._engine_pid, *self._children}).kill():
                 reap_children(note)
-        for sandbox, status in ended:
-            _kill_commands(sandbox.link)
-            self._report({"ended": sandbox.id, "status": status})
+        for child, status in ended:
+            _kill_commands(child.link)
+            self._report({"ended": child.id, "status": status})
 
     def _report(self, report: dict[str, Any]) -> None:
         os.write(self._output, json.dumps(report).encode() + b"\n")

@@ -119,6 +119,21 @@ class Dataset:
         self._file.close()
 
 
+def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a JSONL file that are not blank, each with its number from 1.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield number, line
+    except OSError as error:
+        raise ConfigError(f"the dataset {path} cannot be read: {error.strerror}") from error
+
+
 def open_datasets(environments: Sequence[Environment]) -> list[Dataset]:
     """The datasets of some environments, every row of each checked.
 

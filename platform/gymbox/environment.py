@@ -171,6 +171,15 @@ class Catalog:
         found = {path.parent.name for folder in self.folders for path in folder.glob(f"*/{MANIFEST}")}
         return sorted(found)
 
+    def find(self, name: str) -> Environment:
+        """The environment of this name, or the one in the folder of this path: `counter`, `./mine`, `.`.
+
+        Raises:
+            ConfigError: there is none (the nearest is named), or its manifest is wrong.
+        """
+        is_path = "/" in name or name in (".", "..") or (Path(name) / MANIFEST).is_file()
+        return Environment.load(Path(name).resolve()) if is_path else self[name]
+
     def __getitem__(self, name: str) -> Environment:
         """
         Raises:

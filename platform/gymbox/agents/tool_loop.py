@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 import uuid
 from collections.abc import Coroutine, Sequence
@@ -16,6 +15,7 @@ from pydantic import Field
 
 from gymbox.agents import Agent, AgentModel, Tools
 from gymbox.errors import nearest
+from gymbox.models.strict_json import strict_json
 
 _CUT_SHORT = frozenset({"max_output_tokens", "content_filter", "max_steps", "max_tool_calls", "max_invalid_calls"})
 """Stop reasons with which the response is `incomplete`."""
@@ -132,16 +132,12 @@ class _Toolbox:
         if call.name not in self.callable:
             return f"there is no tool {call.name!r}; {nearest(call.name, sorted(self.callable))}", {}
         try:
-            arguments = json.loads(call.arguments or "{}", parse_constant=_no_constant)
+            arguments = strict_json(call.arguments or "{}")
         except (ValueError, RecursionError) as error:
             return f"the arguments of {call.name!r} are not valid JSON ({error}); send one JSON object", {}
         if not isinstance(arguments, dict):
             return f"the arguments of {call.name!r} must be a JSON object, not {type(arguments).__name__}", {}
         return None, arguments
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
 
 
 async def _gather(coroutines: Sequence[Coroutine[Any, Any, str]]) -> list[str]:

@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from gymbox.cli.controllers import ask, check
-from gymbox.cli.places import admin_token, environment_folders, state_folder
-from gymbox.environment import MANIFEST, Catalog, Environment
+from gymbox.cli.places import admin_token, environment_folders, program, state_folder
+from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, Problem
 
 if TYPE_CHECKING:  # imported where they are used: `env list` needs neither Hydra nor a server
@@ -69,7 +69,7 @@ def list_(folder: list[Path] = Folders, as_json: bool = AsJson) -> None:
         columns = ["name", "domain", "tasks", "verified", "description"]
         print_table(columns, ([said(row[column]) for column in columns] for row in summaries))
     elif not faults:
-        typer.echo("there are no environments; make one with: gymbox env init NAME")
+        typer.echo(f"there are no environments; make one with: {program()} env init NAME")
     for fault in faults:
         typer.echo(f"gymbox: {fault}", err=True)
     if faults:
@@ -79,7 +79,7 @@ def list_(folder: list[Path] = Folders, as_json: bool = AsJson) -> None:
 @app.command()
 def show(name: str, folder: list[Path] = Folders, as_json: bool = AsJson) -> None:
     """Show one environment: what it is, where it is, what the first task asks."""
-    environment = find(name, folder)
+    environment = Catalog(folder or environment_folders()).find(name)
     about = {**summary(environment), "folder": str(environment.folder), "first_task": first_request(environment)}
     if as_json:
         print_json(about)
@@ -91,7 +91,7 @@ def show(name: str, folder: list[Path] = Folders, as_json: bool = AsJson) -> Non
 @app.command()
 def resolve(name: str, folder: list[Path] = Folders, as_json: bool = AsJson) -> None:
     """Print the manifest as gymbox understands it, defaults filled in."""
-    environment = find(name, folder)
+    environment = Catalog(folder or environment_folders()).find(name)
     manifest = environment.manifest.model_dump(mode="json")
     resolved = {**manifest, "dataset": str(environment.dataset), "digest": environment.digest}
     if as_json:
@@ -116,7 +116,7 @@ def init(name: str, folder: list[Path] = Folders) -> None:
         path.write_text(path.read_text().replace("new_environment", name).replace("NewEnvironment", class_name))
         path.rename(path.with_name(path.name.replace("new_environment", re.sub(r"\W", "_", name))))
     typer.echo(f"made {target}: tasks in {target / 'data'}, tools and rewards in {target / 'server.py'}")
-    typer.echo(f"next: gymbox env test {name if not folder else target}")
+    typer.echo(f"next: {program()} env test {name if not folder else shlex.quote(str(target))}")
 
 
 @app.command()
@@ -129,7 +129,7 @@ def test(name: str, overrides: list[str] = Overrides, folder: list[Path] = Folde
 
     Exit code 0: every check passed. 1: one did not. 2: its manifest or a row is wrong, nothing was started.
     """
-    environment = find(name, folder)
+    environment = Catalog(folder or environment_folders()).find(name)
     findings = asyncio.run(_test(environment, _settings(environment, overrides)))
     if as_json:
         keys = ("check", "tried", "passed", "faults")
@@ -167,7 +167,7 @@ async def _test(environment: Environment, settings: Settings) -> list[Finding]:
 @app.command()
 def start(name: str, overrides: list[str] = Overrides, folder: list[Path] = Folders) -> None:
     """Start a sandbox of an environment, ready for its first task; print how to call it; remove it on Ctrl-C."""
-    environment = find(name, folder)
+    environment = Catalog(folder or environment_folders()).find(name)
     asyncio.run(_start(environment, _settings(environment, overrides)))
 
 
@@ -178,8 +178,8 @@ async def _start(environment: Environment, settings: Settings) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    found = lines(environment)
-    row = json.loads(found[0]) if found else {"responses_create_params": {"input": "hello"}}
+    first = next(rows(environment), None)
+    row = json.loads(first) if first else {"responses_create_params": {"input": "hello"}}
     async with HttpClient() as http, _controller(environment, settings, http) as controller:
         url = settings.controller or controller.url
         client = ControllerClient(url, admin_token(), http)
@@ -285,17 +285,6 @@ async def _controller(
         await embedded.__aexit__(None, None, None)
 
 
-def find(name: str, folders: list[Path]) -> Environment:
-    """The environment called `name`, or the one in the folder `name`.
-
-    Raises:
-        ConfigError: there is none (the nearest is named), or its manifest is wrong.
-    """
-    if "/" in name or (Path(name) / MANIFEST).is_file():
-        return Environment.load(Path(name).resolve())
-    return Catalog(folders or environment_folders())[name]
-
-
 def summary(environment: Environment) -> dict[str, Any]:
     """What a list shows of it."""
     manifest = environment.manifest
@@ -303,7 +292,7 @@ def summary(environment: Environment) -> dict[str, Any]:
         "name": environment.name,
         "domain": manifest.domain,
         "description": manifest.description,
-        "tasks": len(lines(environment)),
+        "tasks": sum(1 for _ in rows(environment)),
         "verified": manifest.verified,
         "license": manifest.license,
         "sessions": manifest.sessions,
@@ -311,11 +300,12 @@ def summary(environment: Environment) -> dict[str, Any]:
     }
 
 
-def lines(environment: Environment) -> list[bytes]:
+def rows(environment: Environment) -> Iterator[bytes]:
     """The rows of its dataset as they stand in the file; none where there is no file."""
-    if not environment.dataset.is_file():
-        return []
-    return [line for line in environment.dataset.read_bytes().split(b"\n") if line.strip()]
+    from gymbox.dataset import lines_of
+
+    if environment.dataset.is_file():
+        yield from (line for _, line in lines_of(environment.dataset))
 
 
 def first_request(environment: Environment) -> str:
@@ -324,9 +314,9 @@ def first_request(environment: Environment) -> str:
     from pydantic import ValidationError
 
     try:
-        params = json.loads(lines(environment)[0])["responses_create_params"]
+        params = json.loads(next(rows(environment)))["responses_create_params"]
         return str(getattr(ResponsesParams.model_validate(params).items[-1], "text", ""))
-    except (IndexError, KeyError, TypeError, ValueError, ValidationError):
+    except (StopIteration, KeyError, TypeError, ValueError, ValidationError):
         return ""
 
 

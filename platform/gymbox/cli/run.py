@@ -19,12 +19,12 @@ from rich.console import Console
 
 from gymbox import logs
 from gymbox.cli.controllers import check
-from gymbox.cli.places import admin_token, environment_folders, state_folder
+from gymbox.cli.places import admin_token, environment_folders, program, state_folder
 from gymbox.client import ControllerClient
 from gymbox.config import Settings, compose, record
 from gymbox.controller.settings import ControllerSettings
 from gymbox.embedded import EmbeddedController
-from gymbox.environment import MANIFEST, Catalog, Environment
+from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, ImageBuildFailed, Problem, nearest
 from gymbox.http import HttpClient
 from gymbox.progress import Progress, show
@@ -67,7 +67,7 @@ def run_(
     if as_json:
         typer.echo(summary.model_dump_json(indent=2))
     else:
-        show(summary, Console(), going.resume)
+        show(summary, Console(), resume=going.resume, onward=going.onward)
     if summary.status == "interrupted":
         raise typer.Exit(128 + going.signal)
     raise typer.Exit(0 if summary.complete else 1)
@@ -84,8 +84,12 @@ class Run:
         self.signal = signal.SIGINT
         self.output = settings.runner.output or _new_folder(settings.environment)
         kept = [text for text in overrides if not text.startswith(("runner.output=", "runner.resume="))]
-        self.resume = shlex.join(["gymbox", "run", *kept, f"runner.output={self.output}", "runner.resume=true"])
+        going_on = shlex.join([*kept, f"runner.output={self.output}", "runner.resume=true"])
+        self.resume = f"{program()} run {going_on}"
         """The command that goes on with this run."""
+        tasks = shlex.join(text for text in kept if not text.startswith(("model=", "model.", "runner.repeats=")))
+        self.onward = f"{program()} run {tasks} model=openai model.name=NAME model.base_url=URL runner.repeats=4"
+        """The command that has a model of one's own do these tasks."""
         self._handler = handler
         self._stop = asyncio.Event()
         self._running = False
@@ -161,8 +165,7 @@ class Run:
             await check(client, environments)
             yield client, {}, None
             return
-        # twice: with `verify: fresh` a rollout holds two
-        limits = ControllerSettings(port=0, max_sandboxes=2 * self.settings.runner.concurrency)
+        limits = ControllerSettings(port=0, max_sandboxes=self.settings.runner.concurrency)
         provider = self.settings.provider
         async with AsyncExitStack() as stack:
             try:
@@ -215,8 +218,7 @@ def find(names: Sequence[str], folders: Sequence[Path] | None = None) -> list[En
     catalog = Catalog(folders or environment_folders())
     found: dict[str, Environment] = {}
     for name in names:
-        is_path = "/" in name or name in (".", "..") or (Path(name) / MANIFEST).is_file()
-        environment = Environment.load(Path(name).resolve()) if is_path else catalog[name]
+        environment = catalog.find(name)
         if environment.name in found:
             raise ConfigError(f"environment {environment.name!r} is named twice; a run has each once")
         found[environment.name] = environment

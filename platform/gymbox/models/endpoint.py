@@ -17,6 +17,7 @@ from gymbox import logs
 from gymbox.errors import ErrorKind, ModelFailure, Problem, TimedOut
 from gymbox.http import Answer, HttpClient, retry_after
 from gymbox.models import Model
+from gymbox.models.strict_json import strict_json
 
 log = logging.getLogger(__name__)
 
@@ -219,12 +220,8 @@ def _encoded(body: dict[str, Any]) -> bytes:
 
 def _decoded(body: bytes) -> Any:
     """Strict JSON: no NaN, and no half of a surrogate pair, which could not be written to a record."""
-    found = json.loads(body, parse_constant=_no_constant)
+    found = strict_json(body)
     return _whole(found) if b"\\ud" in body.lower() else found
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
 
 
 def _whole(value: Any) -> Any:

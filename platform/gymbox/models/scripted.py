@@ -13,6 +13,7 @@ from typing import Any, Literal
 from gymbox_sandbox.responses import FunctionCall, Item, Message, Reasoning, Response, ResponsesParams, Usage
 from pydantic import Field, PrivateAttr, ValidationError
 
+from gymbox.dataset import lines_of
 from gymbox.errors import ConfigError, ErrorKind, ModelFailure
 from gymbox.models import Call, Model
 
@@ -52,7 +53,7 @@ class ScriptedModel(Model):
         """
         self._gold = {}
         for path in self.datasets:
-            for number, line in enumerate(await asyncio.to_thread(_lines, path), start=1):
+            for number, line in await asyncio.to_thread(list, lines_of(path)):
                 try:
                     row = json.loads(line)
                     params = ResponsesParams.model_validate(row.get("responses_create_params", {}))
@@ -104,14 +105,6 @@ class ScriptedModel(Model):
         )
         text = f"model {self.name!r} has nothing to replay: {where}, and its configuration has no replies"
         raise ModelFailure(ErrorKind.MODEL_REFUSED_REQUEST, text)
-
-
-def _lines(path: Path) -> list[bytes]:
-    try:
-        # by newline byte only: other line separators are legal inside a JSON string
-        return [line for line in path.read_bytes().split(b"\n") if line.strip()]
-    except OSError as error:
-        raise ConfigError(f"the dataset {path} cannot be read: {error.strerror}") from error
 
 
 def _key(items: Sequence[Item]) -> str:

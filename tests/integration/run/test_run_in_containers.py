@@ -72,9 +72,12 @@ async def test_the_next_run_removes_the_containers_of_a_killed_one_and_goes_on(g
     )
     command = await gymbox.start(*arguments)
     await command.until(r"rollout \S+: 1\.0")
+    run = gymbox.read("out", "manifest.json")["run"]
+    async with asyncio.timeout(60):
+        while not await containers_of(engine, run):  # those of the next rollouts
+            await asyncio.sleep(0.02)
     command.tell(signal.SIGKILL)
     await command.ended()
-    run = gymbox.read("out", "manifest.json")["run"]
     assert await containers_of(engine, run)
 
     ended = await gymbox.run(*arguments, "runner.resume=true")

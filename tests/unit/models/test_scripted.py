@@ -99,8 +99,8 @@ async def test_rows_with_the_same_input_and_another_gold_are_never_mixed_up(tmp_
 @pytest.mark.parametrize("content", ["{", "[]", '{"responses_create_params": {"input": 3}}'])
 async def test_a_dataset_that_is_wrong_is_told_before_the_first_call(tmp_path: Path, content: str) -> None:
     path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps(row("one")) + "\n" + content)
-    with pytest.raises(ConfigError, match="line 2"):
+    path.write_text(json.dumps(row("one")) + "\n\n" + content)  # a blank line counts
+    with pytest.raises(ConfigError, match="line 3"):
         await ScriptedModel(datasets=[path]).open()
     with pytest.raises(ConfigError, match="cannot be read"):
         await ScriptedModel(datasets=[tmp_path / "none.jsonl"]).open()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -199,8 +200,13 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def show(summary: Summary, console: Console, resume: str) -> None:
-    """The table at the end, where the results are, and what to do next; `resume` is the command to go on with."""
+def show(summary: Summary, console: Console, *, resume: str, onward: str) -> None:
+    """The table at the end, where the results are, and what to do next.
+
+    Args:
+        resume: the command that goes on with a run that is not done.
+        onward: the command to try after one that is.
+    """
     table = Table(title=f"run {summary.run}: {summary.status}", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("environment", no_wrap=True)
     for heading in ("rollouts", "scored", "reward", "tokens in", "out", "s each"):
@@ -229,8 +235,10 @@ def show(summary: Summary, console: Console, resume: str) -> None:
         say.append(f"go on    {resume}")
     elif summary.total.errors:
         kind = next(iter(summary.total.errors))
-        say.append(f"why      grep -m 1 {kind} {shlex.quote(str(folder / ROLLOUTS))} | python -m json.tool")
+        say.append(
+            f"why      grep -m 1 {kind} {shlex.quote(str(folder / ROLLOUTS))} | {shlex.quote(sys.executable)} -m json.tool"
+        )
     else:
-        say.append("next     gymbox run … model=openai model.name=NAME model.base_url=URL runner.repeats=4")
+        say.append(f"next     {onward}")
     for line in say:
         console.print(Text(line), soft_wrap=True)

@@ -1,9 +1,12 @@
-"""Places: where the command line finds environments, and keeps the admin token and controllers' state."""
+"""Places: where the command line is, where it finds environments, and keeps the admin token and controllers' state."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import shlex
+import shutil
+import sys
 from pathlib import Path
 
 import gymbox
@@ -11,6 +14,15 @@ from gymbox import logs
 from gymbox.errors import ConfigError
 
 TOKEN_VARIABLE = "GYMBOX_TOKEN"
+
+
+def program() -> str:
+    """What to type to run this command line again: its path as it was called, unless the PATH has it."""
+    called = Path(sys.argv[0])
+    if called.name != "gymbox":
+        called = Path(sys.executable).with_name("gymbox")
+    on_path = shutil.which("gymbox")
+    return "gymbox" if on_path and Path(on_path).resolve() == called.resolve() else shlex.quote(str(called))
 
 
 def environment_folders() -> list[Path]:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from gymbox.cli import main
 from gymbox.cli.env import example
-from gymbox.cli.places import admin_token, environment_folders
+from gymbox.cli.places import admin_token, environment_folders, program
 from gymbox.embedded import EmbeddedController
 from gymbox.environment import Catalog
 from gymbox.http import HttpClient
@@ -112,7 +112,7 @@ def test_a_new_environment_passes_its_checks_and_its_own_tests_at_once(
     name: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert gymbox("init", name) == 0
-    assert f"next: gymbox env test {name}" in capsys.readouterr().out
+    assert f"next: {program()} env test {name}" in capsys.readouterr().out
     assert "verified: false" in (home / "environments" / name / "environment.yaml").read_text()
     assert "new_environment" not in "".join(p.read_text() for p in home.rglob("*") if p.is_file())
 
@@ -126,7 +126,7 @@ def test_a_new_environment_passes_its_checks_and_its_own_tests_at_once(
 
 def test_init_overwrites_nothing_and_takes_no_odd_names(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert gymbox("init", "shop", "--folder", "mine") == 0
-    assert "next: gymbox env test mine/shop" in capsys.readouterr().out
+    assert f"next: {program()} env test mine/shop" in capsys.readouterr().out
     assert gymbox("init", "shop", "--folder", "mine") == 2
     assert "exists already" in capsys.readouterr().err
     assert gymbox("init", "../shop") == 2

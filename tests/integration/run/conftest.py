@@ -86,6 +86,15 @@ class Gymbox:
     async def run(self, *arguments: str) -> Ended:
         return await (await self.start(*arguments)).ended()
 
+    async def shell(self, line: str) -> int:
+        """The exit code of a line that a user pastes into a shell in which gymbox is not on the PATH."""
+        variables = {**os.environ, "HOME": str(self.folder), "XDG_CONFIG_HOME": str(self.folder / "config")}
+        process = await asyncio.create_subprocess_shell(
+            line, cwd=self.folder, env={**variables, "PATH": "/usr/bin:/bin"}, stdout=asyncio.subprocess.DEVNULL
+        )
+        async with asyncio.timeout(PATIENCE):
+            return await process.wait()
+
     async def close(self) -> None:
         for command in self._started:
             if command.process.returncode is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from gymbox import __version__
 from gymbox.cli import COMMANDS, main
-from gymbox.cli.places import admin_token, environment_folders, state_folder
+from gymbox.cli.places import admin_token, environment_folders, program, state_folder
 from gymbox.cli.run import find
 from gymbox.errors import ConfigError, Unavailable
 
@@ -164,3 +164,18 @@ def test_an_unknown_or_repeated_environment_is_refused() -> None:
 def test_importing_the_command_line_by_its_modules_works() -> None:
     for command in COMMANDS:
         assert hasattr(importlib.import_module(f"gymbox.cli.{command}"), "app")
+
+
+def test_the_program_is_named_as_it_can_be_called_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tmp_path / "a folder" / "gymbox"
+    here.parent.mkdir()
+    here.write_text("#!/bin/sh\n")
+    here.chmod(0o755)
+    monkeypatch.setattr("sys.argv", [str(here)])
+
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert program() == f"'{here}'"
+    monkeypatch.setenv("PATH", str(here.parent))
+    assert program() == "gymbox"
+    monkeypatch.setattr("sys.argv", ["-c"])
+    assert program() == str(Path(sys.executable).with_name("gymbox"))

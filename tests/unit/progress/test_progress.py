@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,7 @@ def summary(**changes: Any) -> Summary:
 
 def shown(summary: Summary) -> str:
     out = console()
-    show(summary, out, "gymbox run … runner.resume=true")
+    show(summary, out, resume="gymbox run … runner.resume=true", onward="/my/gymbox run environment=counter")
     return text(out)
 
 
@@ -164,7 +165,8 @@ def test_the_summary_says_where_the_results_are_and_what_to_try_next() -> None:
     told = shown(summary())
 
     assert "run abc: finished" in told and "1.000" in told and "1.50" in told
-    assert "results  runs/my run/rollouts.jsonl" in told and "model=openai" in told
+    assert "results  runs/my run/rollouts.jsonl" in told
+    assert "next     /my/gymbox run environment=counter\n" in told
 
 
 def test_the_summary_of_failures_gives_an_example_and_the_way_to_the_rest() -> None:
@@ -172,7 +174,7 @@ def test_the_summary_of_failures_gives_an_example_and_the_way_to_the_rest() -> N
     told = shown(summary(total=score, environments={"a": score, "b": score}))
 
     assert r"2 × oom_killed, such as t: \x1b boom" in told
-    assert "grep -m 1 oom_killed 'runs/my run/rollouts.jsonl' | python -m json.tool" in told
+    assert f"grep -m 1 oom_killed 'runs/my run/rollouts.jsonl' | {sys.executable} -m json.tool" in told
     assert "(all)" in told and "–" in told
 
 

@@ -235,9 +235,8 @@ def show(summary: Summary, console: Console, *, resume: str, onward: str) -> Non
         say.append(f"go on    {resume}")
     elif summary.total.errors:
         kind = next(iter(summary.total.errors))
-        say.append(
-            f"why      grep -m 1 {kind} {shlex.quote(str(folder / ROLLOUTS))} | {shlex.quote(sys.executable)} -m json.tool"
-        )
+        file, python = shlex.quote(str(folder / ROLLOUTS)), shlex.quote(sys.executable)
+        say.append(f"why      grep -m 1 {kind} {file} | {python} -m json.tool")
     else:
         say.append(f"next     {onward}")
     for line in say:

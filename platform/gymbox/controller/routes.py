@@ -52,7 +52,7 @@ class Routes:
         self._admin_token = admin_token
         self._refresh = refresh
         self._routes: dict[str, Route] = {}
-        self._version = time.time_ns() // 1000  # from the clock: it must grow across restarts, however often it changed
+        self._version = time.time_ns() // 1000  # from the clock: it must grow across restarts, however busy
         self._taken = 0
         self._changed = asyncio.Event()
         self._pushed = asyncio.Condition()

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
@@ -69,7 +70,7 @@ def build(
         author_app = session.instance.setup_webserver()
         for kind, handler in handlers.items():
             author_app.exception_handlers.setdefault(kind, handler)
-        own.append(Mount("/", app=partial(session.answer, author_app)))
+        own.append(Mount("/", app=author_app, middleware=[Middleware(lambda app: partial(session.answer, app))]))
     return Starlette(
         routes=[
             Route("/healthz", healthz),

@@ -157,7 +157,9 @@ class Session:
             finally:
                 del self._calls[call]
                 call.set_result(None)
-        if answering.cancelled_caught:
+        if answering.cancelled_caught and scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1001, "reason": "verify has begun"})
+        elif answering.cancelled_caught:
             raise Conflict("verify has begun: the route was stopped")
 
     def _refuse_if_closed(self) -> None:

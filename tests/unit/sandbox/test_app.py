@@ -16,7 +16,8 @@ from gymbox_sandbox.options import Options
 from gymbox_sandbox.problems import Invalid, Unavailable
 from gymbox_sandbox.sessions import verdict_of
 from gymbox_sandbox.wire import SESSION_HEADER, ExecRequest, ExecResult
-from starlette.testclient import TestClient
+from starlette.testclient import TestClient, WebSocketDenialResponse
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -457,6 +458,12 @@ class WithRoutes(Counter):
         def increment_when_told() -> None:
             self.increment_when_told(1)
 
+        @app.websocket("/talk")
+        async def talk(websocket: WebSocket) -> None:
+            await websocket.accept()
+            await websocket.send_text("hello")
+            await self.hang()
+
         return app
 
 
@@ -485,6 +492,20 @@ def test_verify_stops_an_authors_route_that_runs() -> None:
             sandbox.post("/tools/wait_started")
             assert sandbox.verify().status_code == 200
     assert (answers[0].status_code, "verify has begun" in answers[0].json()["detail"]) == (409, True)
+
+
+def test_verify_ends_an_authors_websocket_and_lets_none_be_opened() -> None:
+    with serving(WithRoutes) as sandbox:
+        sandbox.reset()
+        with sandbox.client.websocket_connect("/talk") as websocket:
+            assert websocket.receive_text() == "hello"
+            assert sandbox.verify().status_code == 200
+            with pytest.raises(WebSocketDisconnect) as ended:
+                websocket.receive_text()
+            assert (ended.value.code, ended.value.reason) == (1001, "verify has begun")
+        with pytest.raises(WebSocketDenialResponse) as refused, sandbox.client.websocket_connect("/talk"):
+            pass
+    assert refused.value.status_code == 409
 
 
 def test_verify_waits_for_an_authors_sync_route() -> None:

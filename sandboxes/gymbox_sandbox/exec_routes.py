@@ -14,7 +14,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from gymbox_sandbox.commands import Commands, Output, Started
+from gymbox_sandbox.command import Output, Started
+from gymbox_sandbox.commands import Commands
 from gymbox_sandbox.hang_up import unless_hung_up
 from gymbox_sandbox.problems import Invalid, Problem, faults
 from gymbox_sandbox.wire import ExecRequest, ExecResult, Pty

@@ -16,7 +16,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from gymbox_sandbox.commands import Command, Commands, Ended, Output
+from gymbox_sandbox.command import Command, Ended, Output
+from gymbox_sandbox.commands import Commands
 from gymbox_sandbox.hang_up import unless_hung_up
 from gymbox_sandbox.problems import KINDS, Conflict, Internal, Invalid, Problem
 from gymbox_sandbox.spawn import Spawn

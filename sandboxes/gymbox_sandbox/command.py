@@ -1,0 +1,346 @@
+"""Command: one process of the agent and its tree, from the request to its end, as the server sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+import termios
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Self
+
+from gymbox_sandbox.problems import KINDS, AtCapacity, Conflict, Invalid, Problem, Unavailable
+from gymbox_sandbox.spawn import Spawn
+
+_CHUNK = 1 << 16
+_MOST_QUEUED = 4 * _CHUNK
+"""Bytes of output read but not yet taken; beyond it the command has to wait."""
+_TERMINAL_GRACE = 0.25
+"""Seconds that a terminal has to hand over its last output after the command has ended."""
+_END_OF_INPUT = b"\x04"
+"""What ends input on a terminal."""
+
+
+class Started(NamedTuple):
+    """The command runs."""
+
+    exec_id: str
+    pid: int
+
+
+class Output(NamedTuple):
+    """It printed something."""
+
+    stream: str
+    """`stdout` or `stderr`."""
+    data: bytes
+
+
+class Ended(NamedTuple):
+    """It is over."""
+
+    code: int
+    """Negative for a signal."""
+    timed_out: bool
+    duration: float
+
+
+class Command:
+    """One command. It runs from entering the context on; leaving the context kills its tree, unless it has ended."""
+
+    pid: int
+
+    def __init__(
+        self,
+        spawn: Spawn,
+        stdin: bool,
+        send: Callable[[list[int]], Awaitable[None]],
+        read_on: Callable[[int], None],
+    ) -> None:
+        self._spawn = spawn
+        self._wants_stdin = stdin
+        self._send = send
+        self._read_on = read_on
+        self._stdin: int | None = None
+        self._outputs: dict[int, str] = {}
+        self._terminal_closed = False
+        self._paused = False
+        self._queued = 0
+        self._events: asyncio.Queue[Started | Output | Ended | Problem] = asyncio.Queue()
+        self._ended: Ended | None = None
+        self._finished = False
+        self._lines = b""
+        self._writing = asyncio.Lock()
+        self._writable: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        try:
+            request = self._spawn.to_bytes()
+        except ValueError as error:
+            raise Invalid(f"the command cannot be run: {error}") from error
+        try:
+            await self._open(request)
+            event = await self._events.get()
+            if isinstance(event, Problem):
+                raise event
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    async def next(self) -> Output | Ended:
+        """What happens next; after Ended there is nothing more.
+
+        Raises:
+            Unavailable: its reaper was killed, by lack of memory for instance.
+        """
+        event = await self._events.get()
+        if isinstance(event, Problem):
+            raise event
+        assert not isinstance(event, Started)
+        if isinstance(event, Output):
+            self._queued -= len(event.data)
+            if self._paused and self._queued < _MOST_QUEUED:
+                self._paused = False
+                for fd in self._outputs:
+                    self._loop.add_reader(fd, self._on_output, fd)
+        return event
+
+    async def write(self, data: bytes) -> None:
+        """Write to its input, as fast as it reads.
+
+        Raises:
+            Conflict: its input is closed.
+        """
+        left = memoryview(data)
+        async with self._writing:
+            while left:
+                if self._stdin is None:
+                    raise Conflict("the command's input is closed")
+                try:
+                    left = left[os.write(self._stdin, left) :]
+                except BlockingIOError:
+                    await self._until_writable(self._stdin)
+                except OSError:
+                    self._close_stdin()
+
+    async def write_end(self) -> None:
+        """End its input; a second time is fine."""
+        if self._stdin is not None and self._stdin in self._outputs:
+            await self.write(_END_OF_INPUT)
+        else:
+            self._close_stdin()
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Give its terminal another size.
+
+        Raises:
+            Conflict: it has none.
+        """
+        if self._spawn.terminal is None or not self._outputs:
+            raise Conflict("the command has no terminal")
+        fcntl.ioctl(next(iter(self._outputs)), termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def signal(self, number: int) -> None:
+        """Send a signal to what is in its foreground; if it has just ended, nothing happens."""
+        with contextlib.suppress(OSError):
+            self._control.send(bytes([number]))
+
+    def close(self) -> None:
+        """Kill the tree, unless the command has ended; a second time is fine."""
+        self._finished = True
+        self._close_stdin()
+        for fd in list(self._outputs):
+            self._close_output(fd)
+        if hasattr(self, "_control"):
+            self._loop.remove_reader(self._control)
+            self._control.close()
+
+    async def _open(self, request: bytes) -> None:
+        theirs: list[int] = []
+        try:
+            self._control, control = socket.socketpair()
+            theirs.append(control.detach())
+            self._control.setblocking(False)
+            if self._spawn.terminal is None:
+                theirs.append(self._open_stdin())
+                for name in ("stdout", "stderr"):
+                    read, write = os.pipe()
+                    self._outputs[read] = name
+                    theirs.append(write)
+                    os.set_blocking(read, False)
+            if self._spawn.script:
+                theirs.append(_file(self._spawn.script))
+            await self._send(theirs)
+        except OSError as error:
+            raise AtCapacity(f"no command can be started now: {error.strerror}", retry_after=1) from error
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        self._loop.add_reader(self._control, self._on_control)
+        # refused before it was read: the reason is on its way
+        with contextlib.suppress(ConnectionError):
+            await self._loop.sock_sendall(self._control, request)
+
+    def _open_stdin(self) -> int:
+        if not self._wants_stdin:
+            return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        read, self._stdin = os.pipe()
+        os.set_blocking(self._stdin, False)
+        return read
+
+    def _on_control(self) -> None:
+        try:
+            data, fds, _, _ = socket.recv_fds(self._control, 4096, 1, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, fds = b"", []
+        if not data:
+            self._loop.remove_reader(self._control)
+            self._fail(Unavailable("the command's supervisor was killed; the sandbox may be out of memory"))
+        *lines, self._lines = (self._lines + data).split(b"\n")
+        for line in lines:
+            match line.decode(errors="replace").split(" ", 2):
+                case ["started", pid]:
+                    self._on_started(int(pid), fds)
+                case ["refused", kind, text]:
+                    self._fail(KINDS[kind](text))
+                case ["ended", code, rest]:
+                    timed_out, _, duration = rest.partition(" ")
+                    self._on_ended(Ended(int(code), timed_out == "1", float(duration)))
+
+    def _on_started(self, pid: int, fds: list[int]) -> None:
+        self.pid = pid
+        for terminal in fds:
+            os.set_blocking(terminal, False)
+            self._outputs[terminal] = "stdout"
+            self._stdin = terminal
+        for fd in self._outputs:
+            self._loop.add_reader(fd, self._on_output, fd)
+        self._events.put_nowait(Started("", pid))
+
+    def _on_output(self, fd: int) -> None:
+        try:
+            data = read_now(fd)
+        except BlockingIOError:
+            return
+        if data:
+            self._put(fd, data)
+        elif self._spawn.terminal is not None and self._ended is None:
+            # closed, but not yet ended: to close our side now would kill it by SIGHUP, and many close all they have
+            # before they exit
+            self._loop.remove_reader(fd)
+            self._terminal_closed = True
+        else:
+            self._close_output(fd)
+            if not self._outputs and self._ended is not None:
+                self._finish()
+
+    def _put(self, fd: int, data: bytes) -> None:
+        self._events.put_nowait(Output(self._outputs[fd], data))
+        self._queued += len(data)
+        if self._queued >= _MOST_QUEUED and not self._paused:
+            self._paused = True
+            for each in self._outputs:
+                self._loop.remove_reader(each)
+
+    def _on_ended(self, ended: Ended) -> None:
+        self._ended = ended
+        self._loop.remove_reader(self._control)
+        if self._spawn.terminal is None or self._terminal_closed:
+            self._finish()
+        else:
+            # the kernel hands over a terminal's output in its own time, and says when that was all
+            self._loop.call_later(_TERMINAL_GRACE, self._finish)
+
+    def _finish(self) -> None:
+        """The command has ended: take what it had printed by then, and leave the rest to nobody."""
+        if self._finished:
+            return
+        self._finished = True
+        assert self._ended is not None
+        self._close_stdin()
+        for fd, name in self._outputs.items():
+            self._loop.remove_reader(fd)
+            waiting = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]
+            while waiting > 0 and (data := read_now(fd, waiting)):
+                waiting -= len(data)
+                self._events.put_nowait(Output(name, data))
+            self._read_on(fd)
+        self._outputs.clear()
+        self._events.put_nowait(self._ended)
+
+    def _fail(self, problem: Problem) -> None:
+        if self._ended is None:
+            self._events.put_nowait(problem)
+
+    async def _until_writable(self, fd: int) -> None:
+        """Wait until input can be written, or is closed."""
+        writable = self._writable = self._loop.create_future()
+        self._loop.add_writer(fd, _resolve, writable)
+        try:
+            await writable
+        finally:
+            if self._writable is writable:  # else it is closed, and its number may belong to another file
+                self._writable = None
+                self._loop.remove_writer(fd)
+
+    def _close_stdin(self) -> None:
+        fd, self._stdin = self._stdin, None
+        if fd is not None:
+            if self._writable is not None:
+                self._loop.remove_writer(fd)
+                _resolve(self._writable)
+                self._writable = None
+            if fd not in self._outputs:
+                os.close(fd)
+
+    def _close_output(self, fd: int) -> None:
+        self._loop.remove_reader(fd)
+        if self._stdin == fd:
+            self._close_stdin()
+        del self._outputs[fd]
+        os.close(fd)
+
+
+def read_now(fd: int, most: int = _CHUNK) -> bytes:
+    """What can be read now; nothing at the end, which a terminal marks by an error (EIO)."""
+    try:
+        return os.read(fd, most)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return b""
+
+
+async def until_writable(link: socket.socket) -> None:
+    """Return when something can be sent; of several who wait for one socket, only the last is woken."""
+    loop = asyncio.get_running_loop()
+    writable = loop.create_future()
+    loop.add_writer(link, _resolve, writable)
+    try:
+        await writable
+    finally:
+        loop.remove_writer(link)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _file(text: str) -> int:
+    """A descriptor of a file in memory."""
+    fd = os.memfd_create("command")
+    left = memoryview(os.fsencode(text))
+    while left:
+        left = left[os.write(fd, left) :]
+    return fd

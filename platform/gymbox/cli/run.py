@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import shlex
 import signal
@@ -124,6 +125,7 @@ class Run:
                 )
                 with Progress(self.console, plan, folder, sandboxes) as progress:
                     self._handler.setStream(sys.stderr)  # which the live display has replaced, so lines go above it
+                    gc.freeze()  # what start-up made is there to stay: no collection need look through it again
                     self._running = True
                     try:
                         return await run(

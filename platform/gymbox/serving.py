@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import re
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Self
@@ -17,16 +18,17 @@ from typing import Any, Self
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.docs import get_swagger_ui_html
 from gymbox_sandbox.lifecycle import ROLLOUT_HEADER
-from gymbox_sandbox.problems import of_status
+from gymbox_sandbox.problems import KINDS, MEDIA_TYPE, of_status
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gymbox import logs
-from gymbox.errors import ConfigError, Internal, Invalid, Problem
-from gymbox.guard import REQUEST_ID_HEADER, Guard, base_url, is_id, refusal, request_id
+from gymbox.errors import ConfigError, Forbidden, Internal, Invalid, Problem, Unauthorized
+from gymbox.guard import OPEN_PATHS, REQUEST_ID_HEADER, Guard, base_url, is_id, refusal, request_id
 from gymbox.lifetime import raise_file_limit, until_signalled
 
 log = logging.getLogger(__name__)
@@ -39,12 +41,67 @@ _ID_HEADERS = {REQUEST_ID_HEADER.lower().encode(): "request", ROLLOUT_HEADER.low
 
 def new_app(title: str, *, version: str = "", description: str = "") -> FastAPI:
     """A FastAPI app that answers every failure as `application/problem+json`."""
-    app = FastAPI(title=title, version=version or "0", description=description, redoc_url=None)
+    app = _App(title=title, version=version or "0", description=description, docs_url=None, redoc_url=None)
+    app.add_route("/docs", _docs)
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_bad_request)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_middleware(CatchAll)
     return app
+
+
+def answers(*problems: type[Problem]) -> dict[int | str, dict[str, Any]]:
+    """For the `responses` of a route: how it refuses, beside what every route does."""
+    return {problem.status: {"description": problem.__name__} for problem in problems}
+
+
+class _App(FastAPI):
+    """Its document tells of the token, and of problems as they are answered."""
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            _tell_of_problems(super().openapi())
+        return super().openapi()
+
+
+def _tell_of_problems(document: dict[str, Any]) -> None:
+    components = document.setdefault("components", {})
+    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    schemas = components.setdefault("schemas", {})
+    for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's, which are not answered
+        schemas.pop(name, None)
+    schemas["Problem"] = {
+        "type": "object",
+        "required": ["title", "status", "kind", "detail"],
+        "properties": {
+            "title": {"type": "string"},
+            "status": {"type": "integer"},
+            "kind": {"type": "string", "enum": list(KINDS)},
+            "detail": {"type": "string"},
+            "retry_after": {"type": "number", "description": "Seconds."},
+        },
+    }
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            found = operation["responses"]
+            refusals: list[type[Problem]] = [Forbidden]
+            if path not in OPEN_PATHS:
+                operation["security"] = [{"token": []}]
+                refusals.append(Unauthorized)
+            for status, told in answers(*refusals).items():
+                found.setdefault(str(status), told)
+            for status in found:
+                if status >= "400":
+                    found[status] = {"description": of_status(int(status)).__name__, "content": content}
+
+
+async def _docs(request: Request) -> HTMLResponse:
+    """The page that shows the document. The script that draws it comes from elsewhere, and may not."""
+    page = get_swagger_ui_html(openapi_url="/openapi.json", title=request.app.title)
+    without = 'The script that shows this API cannot be loaded here. Read <a href="/openapi.json">/openapi.json</a>.'
+    text = bytes(page.body).decode()
+    return HTMLResponse(re.sub(r'(<div id="swagger-ui">)\s*', rf"\1<p>{without}</p>", text))
 
 
 class CatchAll:

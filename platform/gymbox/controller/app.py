@@ -13,8 +13,8 @@ from gymbox_sandbox.lifecycle import CreateSandbox, RenewSandbox, SandboxView
 from gymbox.controller.metrics import CONTENT_TYPE
 from gymbox.controller.sandboxes import Sandboxes
 from gymbox.environment import Catalog, Manifest
-from gymbox.errors import ConfigError, NotFound, Unavailable
-from gymbox.serving import new_app
+from gymbox.errors import AtCapacity, ConfigError, Conflict, Gone, NotFound, Unavailable
+from gymbox.serving import answers, new_app
 
 LONGEST_WAIT = 60.0
 """Seconds that a client may wait in one request for a sandbox to end."""
@@ -35,7 +35,7 @@ def controller_app(sandboxes: Sandboxes, catalog: Catalog) -> FastAPI:
         """The process lives."""
         return {"status": "ok", "version": __version__}
 
-    @app.get("/readyz", tags=["controller"])
+    @app.get("/readyz", tags=["controller"], responses=answers(Unavailable))
     async def readyz() -> dict[str, str]:
         """It takes new sandboxes (503 while it shuts down)."""
         if sandboxes.draining:
@@ -51,7 +51,9 @@ def controller_app(sandboxes: Sandboxes, catalog: Catalog) -> FastAPI:
 
 
 def _add_sandboxes(app: FastAPI, sandboxes: Sandboxes) -> None:
-    @app.post("/sandboxes", status_code=201, tags=["sandboxes"], responses={202: {"model": SandboxView}})
+    refusals = answers(NotFound, Conflict, Gone, AtCapacity, Unavailable)
+
+    @app.post("/sandboxes", status_code=201, tags=["sandboxes"], responses={202: {"model": SandboxView}, **refusals})
     async def create(request: CreateSandbox, response: Response) -> SandboxView:
         """Create a sandbox. The same id and body is the same request and gives the same sandbox; another body is a
         conflict (409); the id of a sandbox that has ended is gone (410), unless its start had failed."""
@@ -76,7 +78,7 @@ def _add_sandboxes(app: FastAPI, sandboxes: Sandboxes) -> None:
             and wanted.items() <= view.labels.items()
         ]
 
-    @app.get("/sandboxes/{id}", tags=["sandboxes"])
+    @app.get("/sandboxes/{id}", tags=["sandboxes"], responses=answers(NotFound))
     async def show(id: str, wait_ended: Annotated[float, Query(ge=0, le=LONGEST_WAIT)] = 0) -> SandboxView:
         """One sandbox. `wait_ended` seconds are given to it to end: for who lost the connection and asks why."""
         sandbox = sandboxes.get(id)
@@ -84,17 +86,17 @@ def _add_sandboxes(app: FastAPI, sandboxes: Sandboxes) -> None:
             await _at_most(wait_ended, sandbox.over.wait)
         return sandboxes.view(sandbox)
 
-    @app.delete("/sandboxes/{id}", status_code=204, tags=["sandboxes"])
+    @app.delete("/sandboxes/{id}", status_code=204, tags=["sandboxes"], responses=answers(NotFound))
     async def delete(id: str) -> None:
         """Delete a sandbox; one that has ended already is fine."""
         await sandboxes.delete(id)
 
-    @app.post("/sandboxes/{id}/renew", tags=["sandboxes"])
+    @app.post("/sandboxes/{id}/renew", tags=["sandboxes"], responses=answers(NotFound, Gone))
     async def renew(id: str, request: RenewSandbox) -> SandboxView:
         """Let it live for another lease."""
         return sandboxes.view(sandboxes.renew(id, request.lease))
 
-    @app.get("/sandboxes/{id}/logs", tags=["sandboxes"], response_class=Response)
+    @app.get("/sandboxes/{id}/logs", tags=["sandboxes"], response_class=Response, responses=answers(NotFound))
     async def logs(id: str, tail: Annotated[int, Query(ge=1, le=10_000)] = 100) -> Response:
         """The last lines that its container printed."""
         return Response(await sandboxes.logs(id, tail), media_type="text/plain; charset=utf-8")
@@ -112,7 +114,7 @@ def _add_environments(app: FastAPI, catalog: Catalog) -> None:
                 continue
         return found
 
-    @app.get("/environments/{name}", tags=["environments"])
+    @app.get("/environments/{name}", tags=["environments"], responses=answers(NotFound))
     async def environment(name: str) -> Manifest:
         """One environment's manifest."""
         try:

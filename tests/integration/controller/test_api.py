@@ -11,6 +11,7 @@ from gymbox.client import ControllerClient
 from gymbox.controller.settings import ControllerSettings
 from gymbox.errors import AtCapacity, Conflict, Gone, Invalid, NotFound
 from gymbox_sandbox.lifecycle import CreateSandbox
+from gymbox_sandbox.problems import MEDIA_TYPE
 
 
 async def test_a_hundred_identical_posts_at_once_make_one_sandbox(client, controller):
@@ -164,6 +165,28 @@ async def test_health_readiness_and_docs_are_open_but_metrics_are_not(controller
         await controller.sandboxes.drain()
         async with session.get(f"{controller_url}/readyz") as answer:
             assert answer.status == 503
+
+
+async def test_the_document_of_the_api_tells_its_token_and_every_refusal(controller_url):
+    async with aiohttp.request("GET", f"{controller_url}/openapi.json") as answer:
+        document: Any = await answer.json()
+
+    assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    assert document["paths"]["/sandboxes"]["post"]["security"] == [{"token": []}]
+    assert "security" not in document["paths"]["/healthz"]["get"]
+    refusals = document["paths"]["/sandboxes"]["post"]["responses"]
+    assert {"401", "403", "404", "409", "410", "422", "429", "503"} <= set(refusals)
+    problem = {"schema": {"$ref": "#/components/schemas/Problem"}}
+    assert all(refusals[status]["content"] == {MEDIA_TYPE: problem} for status in refusals if status >= "400")
+    assert "404" in document["paths"]["/sandboxes/{id}"]["get"]["responses"]
+    assert "HTTPValidationError" not in str(document)
+
+
+async def test_the_page_of_the_api_says_where_the_document_is_where_no_script_can_be_had(controller_url):
+    async with aiohttp.request("GET", f"{controller_url}/docs") as answer:
+        page = await answer.text()
+
+    assert '<div id="swagger-ui"><p>' in page and '<a href="/openapi.json">' in page
 
 
 async def test_every_faulty_field_of_a_request_is_named(controller_url, token, http):

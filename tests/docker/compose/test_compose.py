@@ -32,7 +32,7 @@ class Stack:
         self.project = f"gymbox-test-{secrets.token_hex(4)}"
         self.controller, self.proxy = (f"http://127.0.0.1:{port}" for port in free_ports(2))
         self.shared = Path("/run") / self.project
-        settings = {
+        self.settings = {
             "COMPOSE_PROJECT_NAME": self.project,
             "GYMBOX_SHARED": str(self.shared),
             "GYMBOX_CONFIG": str(folder),
@@ -41,7 +41,7 @@ class Stack:
             "GYMBOX_IMAGE": "gymbox-platform:test",
         }
         env_file = folder / "compose.env"
-        env_file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        env_file.write_text("".join(f"{name}={value}\n" for name, value in self.settings.items()))
         self.services = DockerCompose(ROOT / "compose", "compose.yaml", build=True, env_file=str(env_file))
         self.environment = {**os.environ, "XDG_CONFIG_HOME": str(folder)}
         self.token_file = folder / "gymbox" / "token"
@@ -51,6 +51,14 @@ class Stack:
         command = [*self.services.docker_compose_command(), "up", "--wait", "--detach", "--no-recreate", *services]
         done = subprocess.run(command, cwd=self.services.context, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{done.stderr[-3000:]}\n{self.services.get_logs()}"
+
+    def down(self) -> None:
+        """Take all down as `make down` does."""
+        command = [str(ROOT / "scripts" / "compose.sh"), "down", "--volumes"]
+        done = subprocess.run(
+            command, env={**os.environ, **self.settings}, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
 
     def container(self, service: str) -> str:
         found = self.services.get_container(service).ID
@@ -124,8 +132,10 @@ def stack(engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sta
     try:
         made.services.start()
         yield made
-        for view in made.sandboxes():
-            made.curl("DELETE", f"{made.controller}/sandboxes/{view['id']}")
+        left_alive = made.create("left-alive")["container"]
+        made.kill("controller")
+        made.down()
+        assert not engine.containers.list(all=True, filters={"id": left_alive})
     finally:
         made.services.stop()
         left = [path for path in made.shared.rglob("*") if path.is_socket()]

@@ -6,7 +6,6 @@ import os
 import shutil
 import stat
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,8 @@ def remove_directory(directory: Path) -> None:
     """
 
     def permit(function: Callable[..., Any], path: str, error: BaseException) -> None:
+        if isinstance(error, FileNotFoundError):
+            return  # someone else is removing it too
         if not isinstance(error, PermissionError):
             raise error
         for closed in {Path(path), Path(path).parent} - {directory.parent}:
@@ -44,5 +45,4 @@ def remove_directory(directory: Path) -> None:
         else:
             remove_directory(Path(path))
 
-    with suppress(FileNotFoundError):
-        shutil.rmtree(directory, onexc=permit)
+    shutil.rmtree(directory, onexc=permit)

@@ -238,7 +238,7 @@ async def _serve(app: object, token: str, host: str, port: int, allowed_hosts: l
     from gymbox.guard import LOOPBACK_HOSTS, Guard
     from gymbox.serving import serve
 
-    guard = Guard(token=token, hosts=(*LOOPBACK_HOSTS, *allowed_hosts), body_limit=64 * 1024 * 1024)
+    guard = Guard(token=token, hosts=(*LOOPBACK_HOSTS, *allowed_hosts), own_pages=True, body_limit=64 * 1024 * 1024)
     await serve(app, guard, host=host, port=port)  # type: ignore[arg-type]
 
 

@@ -47,7 +47,8 @@ class Model(BaseModel, ABC):
             ModelFailure: as `responses`.
             Invalid: the request holds what cannot be converted, by name.
         """
-        from gymbox.models.chat_format import chat_from_response, params_from_chat
+        from gymbox.models.chat_answers import chat_from_response
+        from gymbox.models.chat_requests import params_from_chat
 
         return chat_from_response(await self.responses(params_from_chat(body), call))
 

@@ -7,9 +7,11 @@ from typing import Any, Literal
 from gymbox_sandbox.responses import Response, ResponsesParams
 
 from gymbox.models import Call
-from gymbox.models.chat_format import chat_from_params, prefix_is_kept, response_from_chat, token_ids_of
+from gymbox.models.chat_answers import response_from_chat
+from gymbox.models.chat_requests import chat_from_params
 from gymbox.models.endpoint import Endpoint
 from gymbox.models.structured import check_structured
+from gymbox.models.token_ids import prefix_is_kept, token_ids_of
 
 
 class ChatModel(Endpoint):

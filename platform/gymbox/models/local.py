@@ -25,7 +25,8 @@ from pydantic import Field, PrivateAttr, SecretStr
 from gymbox.errors import ConfigError, Invalid
 from gymbox.models import Call, Model
 from gymbox.models.chat import ChatModel
-from gymbox.models.chat_format import chat_from_params, response_from_chat
+from gymbox.models.chat_answers import response_from_chat
+from gymbox.models.chat_requests import chat_from_params
 from gymbox.models.structured import check_structured
 
 INSTALL = "model=local needs more than is installed: pip install 'gymbox[local]'"

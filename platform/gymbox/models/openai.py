@@ -10,9 +10,10 @@ from pydantic import ValidationError
 
 from gymbox.errors import Invalid
 from gymbox.models import Call
-from gymbox.models.chat_format import TOKEN_FIELDS, object_arguments
+from gymbox.models.chat_requests import object_arguments
 from gymbox.models.endpoint import BaseUrl, Endpoint
 from gymbox.models.structured import check_structured
+from gymbox.models.token_ids import TOKEN_FIELDS
 
 _FINISHED = ("completed", "incomplete")
 

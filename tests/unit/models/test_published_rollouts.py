@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gymbox.models.chat_format import chat_from_params, params_from_chat
+from gymbox.models.chat_requests import chat_from_params, params_from_chat
 from gymbox_sandbox.responses import ResponsesParams
 
 FOLDER = Path(__file__).parents[3] / os.environ.get("GYMBOX_NEMO_ROWS", "../shared/data/nemo_rows")

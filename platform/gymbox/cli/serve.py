@@ -261,7 +261,9 @@ def _token_in(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        return path.read_text().strip()
+        token = path.read_text().strip()
+        logs.hide(token)
+        return token
     except OSError as error:
         raise ConfigError(f"cannot read the token in {path}: {error.strerror}") from error
 

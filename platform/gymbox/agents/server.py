@@ -28,8 +28,9 @@ class AgentServer:
 
     `POST /run` takes a row and answers with the row, `response`, `reward` and what else a rollout's record has; a
     rollout that failed has `reward: null` and an `error`. `POST /v1/responses` lets the agent answer Responses params
-    with the tools of a fresh sandbox, and does not score. Both take `?environment=NAME`, which may be left out where
-    the server has a default. A caller that hangs up cancels its rollout, and the sandbox is deleted.
+    with the tools of a fresh sandbox, and does not score. Both take `?environment=NAME`; without it, a row's own
+    `environment` counts if it is a text, and then the server's default. A caller that hangs up cancels its rollout,
+    and the sandbox is deleted.
 
     Subclass it to serve another face: override `run` or `responses`, or add routes in `setup_webserver`.
 
@@ -85,7 +86,8 @@ class AgentServer:
     async def _run(self, request: Request) -> Response:
         row = await json_object(request)
         validated(Task, row)
-        work = self.run(row, self._environment(request), _rollout(request))
+        environment = self._environment(request, row.get("environment"))
+        work = self.run(row, environment, _rollout(request))
         result = await unless_hung_up(request.receive, work)
         return JSONResponse({**row, **result.model_dump(mode="json", exclude={"response"}), **_response(result)})
 
@@ -95,10 +97,11 @@ class AgentServer:
         answer = whole_response(await unless_hung_up(request.receive, work), params)
         return event_stream(responses_events(answer)) if params.stream else JSONResponse(answer)
 
-    def _environment(self, request: Request) -> Environment:
-        name = request.query_params.get("environment", self.environment)
+    def _environment(self, request: Request, of_row: Any = None) -> Environment:
+        named = of_row if isinstance(of_row, str) else None
+        name = request.query_params.get("environment") or named or self.environment
         if name is None:
-            raise Invalid("say which environment: ?environment=NAME")
+            raise Invalid("say which environment: ?environment=NAME, or `environment` in the row")
         try:
             return self.catalog[name]
         except ConfigError as error:

@@ -67,6 +67,7 @@ async def test_the_official_client_asks_the_agent_as_if_it_were_a_model(url: str
     ("path", "body", "status"),
     [
         ("/run?environment=conter", {}, 404),
+        ("/run", {"environment": "conter"}, 404),
         ("/run", [], 422),
         ("/run", {"responses_create_params": 3}, 422),
         ("/v1/responses", {"input": 3}, 422),
@@ -81,10 +82,16 @@ async def test_a_wrong_request_is_told_what_is_wrong_with_it(
     assert health == {"status": "ok", "agent": "ToolLoop", "model": "scripted"}
 
 
-async def test_without_a_default_the_environment_must_be_named(
-    controller: EmbeddedController, catalog: Catalog, http: HttpClient
+async def test_without_a_default_the_environment_must_be_named_in_address_or_row(
+    controller: EmbeddedController, catalog: Catalog, http: HttpClient, row: dict[str, Any]
 ) -> None:
     server = AgentServer(ToolLoop(), ScriptedModel(), controller, catalog, http)
     async with Listener(server.setup_webserver(), Guard(token=TOKEN), drain=1) as listener:
         status, problem = await post(http, f"{listener.url}/run", {})
-    assert status == 422 and "environment" in problem["detail"]
+        assert status == 422 and "environment" in problem["detail"]
+
+        status, result = await post(http, f"{listener.url}/run", {**row, "environment": "counter"})
+        assert (status, result["environment"], result["reward"]) == (200, "counter", 1.0)
+        query = f"{listener.url}/run?environment=counter"
+        status, result = await post(http, query, {**row, "environment": "a field of the task"})
+        assert (status, result["reward"]) == (200, 1.0)

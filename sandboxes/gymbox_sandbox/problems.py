@@ -102,7 +102,7 @@ KINDS: dict[str, type[Problem]] = {
         TimedOut,
     )
 }
-BY_STATUS: dict[int, type[Problem]] = {problem.status: problem for problem in KINDS.values()} | {
+_BY_STATUS: dict[int, type[Problem]] = {problem.status: problem for problem in KINDS.values()} | {
     400: Invalid,
     405: Invalid,
     413: Invalid,
@@ -112,7 +112,7 @@ BY_STATUS: dict[int, type[Problem]] = {problem.status: problem for problem in KI
 
 def of_status(status: int) -> type[Problem]:
     """The kind of problem that an HTTP status of 400 or more means."""
-    return BY_STATUS.get(status) or (Invalid if status < 500 else Internal)
+    return _BY_STATUS.get(status) or (Invalid if status < 500 else Internal)
 
 
 def faults(error: ValidationError) -> str:

@@ -58,7 +58,8 @@ class ResourcesServer:
     async def verify(self, task: Task, response: Response) -> float | bool | Verdict:
         """Score the task. `task` is whole now, `response` the agent's trajectory.
 
-        By now no tool can be called any more and all processes of the agent are dead. What raises here, or is no
+        By now no tool or route of yours runs or can be called any more (a sync one was waited for, within the time
+        that verify may take) and all processes of the agent are dead. What raises here, or is no
         finite number, becomes an error of the rollout, never a reward.
         """
         raise NotImplementedError(f"{type(self).__name__} has no verify")
@@ -121,7 +122,8 @@ class ResourcesServer:
     def setup_webserver(self) -> FastAPI:
         """The FastAPI app for routes of your own, beside the server's; override it and add them.
 
-        Only with `sessions: 1`. FastAPI is imported only for servers that override this.
+        As tools they are the agent's to call, and refused once verify begins. Only with `sessions: 1`. FastAPI is
+        imported only for servers that override this.
         """
         from fastapi import FastAPI
 

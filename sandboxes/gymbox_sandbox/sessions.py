@@ -204,20 +204,21 @@ class Session:
             raise Conflict("there was no reset yet: POST /reset comes first")
         async with self._lock:
             if self._verdict is None:
+                begun = asyncio.get_running_loop().time()
                 self.stop_tools()
-                async with _deadline(self._options.verify_timeout, "ending the tools"):
+                async with _deadline(self._options.verify_timeout, "ending the tools", begun):
                     if self._calls:
                         await asyncio.wait(self._calls)
                     await self.instance._no_thread_works()
                 if self._options.max_sessions == 1:  # else the agent has no processes, see ResourcesServer.exec
                     await self._commands.kill_all()
-                self._verdict = asyncio.create_task(self._score(await read()))
+                self._verdict = asyncio.create_task(self._score(await read(), begun))
         # shielded: a caller that hangs up must not end what the next one will ask for
         return await asyncio.shield(self._verdict)
 
-    async def _score(self, request: VerifyRequest) -> Verdict:
+    async def _score(self, request: VerifyRequest, begun: float) -> Verdict:
         task = task_of(request.task)
-        async with _deadline(self._options.verify_timeout, "verify"), _failing_as("verify_failed", "verify"):
+        async with _deadline(self._options.verify_timeout, "verify", begun), _failing_as("verify_failed", "verify"):
             return verdict_of(await self.instance._finish(self.instance.verify, task, request.response))
 
 
@@ -250,9 +251,11 @@ def verdict_of(found: Any) -> Verdict:
 
 
 @asynccontextmanager
-async def _deadline(seconds: float, name: str) -> AsyncIterator[None]:
+async def _deadline(seconds: float, name: str, begun: float | None = None) -> AsyncIterator[None]:
+    """`begun` is when the seconds began, on the loop's clock; None for now."""
+    begun = asyncio.get_running_loop().time() if begun is None else begun
     try:
-        async with asyncio.timeout(seconds) as deadline:
+        async with asyncio.timeout_at(begun + seconds) as deadline:
             yield
     except TimeoutError as error:
         if not deadline.expired():

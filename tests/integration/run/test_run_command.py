@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,6 +122,18 @@ async def test_every_faulty_row_is_told_at_once_and_nothing_is_started(gymbox: G
     assert (
         "example.jsonl:3: response_create_params: unknown field; did you mean 'responses_create_params'?" in ended.err
     )
+    assert not (gymbox.folder / "runs").exists()
+
+
+async def test_an_engine_that_does_not_answer_is_told_with_ways_on_and_nothing_is_started(gymbox: Gymbox) -> None:
+    gymbox.variables["DOCKER_HOST"] = "unix:///nonexistent"
+
+    ended = await gymbox.run("environment=counter", "model=scripted", "provider=docker")
+
+    assert ended.code == 2 and "Traceback" not in ended.err
+    assert "no Docker engine answers at unix:///nonexistent" in ended.err
+    for way_on in ("unset DOCKER_HOST", f"{sys.executable} -m gymbox.setup_docker", "provider=process"):
+        assert way_on in ended.err
     assert not (gymbox.folder / "runs").exists()
 
 

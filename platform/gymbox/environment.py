@@ -137,7 +137,7 @@ class Environment:
             content = yaml.safe_load(path.read_text())
         except FileNotFoundError:
             raise ConfigError(f"{folder} is no environment: it has no {MANIFEST}") from None
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} is not YAML: {error}") from error
         if not isinstance(content, dict):
             raise ConfigError(f"{path} must be a mapping")

@@ -60,12 +60,13 @@ def test_a_folder_without_environments_says_how_to_make_one(capsys: pytest.Captu
     assert "gymbox env init NAME" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("manifest", [b"description: [", b"\xff"])
 @pytest.mark.parametrize("arguments", [[], ["--json"]])
 def test_one_faulty_manifest_hides_no_other_environment(
-    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], manifest: bytes
 ) -> None:
     (home / "environments" / "bad").mkdir(parents=True)
-    (home / "environments" / "bad" / "environment.yaml").write_text("description: [")
+    (home / "environments" / "bad" / "environment.yaml").write_bytes(manifest)
 
     assert gymbox("list", *arguments) == 1
     told = capsys.readouterr()

@@ -9,6 +9,7 @@ import math
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -274,7 +275,10 @@ async def _failing_as(kind: str, name: str) -> AsyncIterator[None]:
     except Exception as error:
         log.warning("%s raised", name, exc_info=True)
         # a Verdict that was given a NaN is refused while it is made, inside verify
-        kind = "bad_verdict" if isinstance(error, ValidationError) and error.title == Verdict.__name__ else kind
+        if isinstance(error, ValidationError) and error.title == Verdict.__name__:
+            kind = "bad_verdict"
+        elif isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):
+            kind = "disk_full"
         lines = "".join(traceback.format_exception(error)).splitlines()[-LOG_LINES:]
         raise Internal(
             f"{name} raised {type(error).__name__}: {error}", rollout_kind=kind, log="\n".join(lines)

@@ -125,7 +125,9 @@ class _Toolbox:
             return f"error: {fault}"
         self.invalid_calls = 0
         result = await self.tools.call(call.name, arguments)
-        return result.output
+        # the Responses API has no field for it, so the text has to say it
+        marked = result.is_error and not result.output.lower().startswith("error")
+        return f"error: {result.output}" if marked else result.output
 
     def _checked(self, call: FunctionCall) -> tuple[str | None, dict[str, Any]]:
         """Why the call cannot be run, or None and its arguments."""

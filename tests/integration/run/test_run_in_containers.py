@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import signal
 from collections.abc import Iterator
@@ -85,3 +86,57 @@ async def test_the_next_run_removes_the_containers_of_a_killed_one_and_goes_on(g
     assert ended.code == 0, ended.err
     assert sorted(line["_ng_task_index"] for line in gymbox.lines("out")) == list(range(6))
     assert await containers_of(engine, run) == []
+
+
+FAULTY = '''
+from pathlib import Path
+
+from gymbox_sandbox import ResourcesServer, Response, Task, tool
+
+
+class Faulty(ResourcesServer):
+    """Ends in the way that its task asks for."""
+
+    async def reset(self, task: Task) -> None:
+        self.how = task.how
+
+    @tool
+    async def go(self) -> str:
+        """Do it."""
+        if self.how == "oom":
+            return str(len(bytearray(512 * 1024 * 1024)))
+        return "done"
+
+    async def verify(self, task: Task, response: Response) -> float:
+        if self.how == "full":
+            Path("/tmp/big").write_bytes(bytes(8 * 1024 * 1024))
+        if self.how == "nan":
+            return float("nan")
+        return 1.0
+'''
+GO = [
+    [{"type": "function_call", "call_id": "1", "name": "go", "arguments": "{}"}],
+    [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "done"}]}],
+]
+
+
+@pytest.mark.parametrize(
+    ("how", "stage", "kind"),
+    [("oom", "agent", "oom_killed"), ("full", "verify", "disk_full"), ("nan", "verify", "bad_verdict")],
+)
+async def test_what_befalls_a_sandbox_is_told_by_its_kind_and_is_no_reward(
+    gymbox: Gymbox, engine: Any, how: str, stage: str, kind: str
+) -> None:
+    folder = gymbox.folder / "faulty"
+    (folder / "data").mkdir(parents=True)
+    (folder / "server.py").write_text(FAULTY)
+    (folder / "environment.yaml").write_text("description: ends badly\nlimits: {memory_mb: 96, tmp_mb: 2}\n")
+    row = {"id": how, "how": how, "responses_create_params": {"input": "go"}, "gold_replies": GO}
+    (folder / "data" / "example.jsonl").write_text(json.dumps(row) + "\n")
+
+    ended = await gymbox.run("environment=./faulty", "model=scripted", "provider=docker", "runner.output=out")
+
+    assert ended.code == 1, ended.err
+    [line] = gymbox.lines("out")
+    assert line["reward"] is None
+    assert (line["error"]["stage"], line["error"]["kind"]) == (stage, kind), line["error"]

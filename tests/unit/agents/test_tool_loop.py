@@ -34,7 +34,7 @@ class Sum:
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         self.calls.append((name, arguments))
         if name == "fail":
-            return ToolResult(output="error: it is broken", is_error=True)
+            return ToolResult(output="it is broken", is_error=True)
         if name == "meet":
             async with asyncio.timeout(5):
                 await self.meeting.wait()

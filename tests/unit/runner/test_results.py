@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from gymbox.errors import ConfigError
-from gymbox.results import RunFolder, Score
+from gymbox.results import RunFolder, Score, WriteFailed
 
 
 def opened(path: Path, *, resume: bool = False, **inputs: Any) -> RunFolder:
@@ -56,6 +56,34 @@ async def test_a_line_whose_add_was_cancelled_is_counted_like_every_other(tmp_pa
     assert ids == ["a"] == sorted(folder.done)
     assert json.loads((tmp_path / "manifest.json").read_text())["done"] == 1
     assert json.loads((tmp_path / "metrics.json").read_text())["total"]["rollouts"] == 1
+
+
+async def test_closing_waits_for_lines_that_are_not_on_disk_yet(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    adding = asyncio.create_task(folder.add(record("a")))
+    await asyncio.sleep(0)  # it has handed its line over
+
+    await folder.close("finished")
+
+    await adding
+    assert json.loads((tmp_path / "manifest.json").read_text())["done"] == 1
+    assert (tmp_path / "rollouts.jsonl").read_bytes().count(b"\n") == 1
+
+
+async def test_after_a_line_that_could_not_be_written_none_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    folder = opened(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("gymbox.results.os.pwrite", full)
+        with pytest.raises(WriteFailed):
+            await folder.add(record("a"))
+    with pytest.raises(WriteFailed):  # also when there is room again: a gap would look like a result that never was
+        await folder.add(record("b"))
+    await folder.close("failed")
+
+    assert (tmp_path / "rollouts.jsonl").read_bytes() == b"" and not folder.done
 
 
 async def test_lines_that_come_in_while_one_is_written_share_the_next_write(tmp_path: Path) -> None:

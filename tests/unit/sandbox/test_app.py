@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -108,6 +110,8 @@ class Counter(ResourcesServer):
         match task.verifier_metadata.get("how"):
             case "raise":
                 raise RuntimeError("cannot score")
+            case "full":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             case "unavailable":
                 raise Unavailable("the author's own")
             case "nan":
@@ -343,7 +347,13 @@ def test_a_second_verify_gets_the_stored_verdict(sandbox: Sandbox, how: str, ver
 
 @pytest.mark.parametrize(
     ("how", "kind"),
-    [("raise", "verify_failed"), ("nan", "bad_verdict"), ("nan verdict", "bad_verdict"), ("text", "bad_verdict")],
+    [
+        ("raise", "verify_failed"),
+        ("full", "disk_full"),
+        ("nan", "bad_verdict"),
+        ("nan verdict", "bad_verdict"),
+        ("text", "bad_verdict"),
+    ],
 )
 def test_a_verify_without_a_number_is_never_a_reward(sandbox: Sandbox, how: str, kind: str) -> None:
     sandbox.reset()

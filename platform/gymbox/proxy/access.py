@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Iterable
 
-from gymbox_sandbox.lifecycle import Route
+from gymbox_sandbox.lifecycle import Route, fingerprint
 
 from gymbox.errors import Forbidden, NotFound, Unauthorized
 from gymbox.proxy.paths import Scope
@@ -22,7 +21,7 @@ def digest(token: str) -> str:
     """
     if not token:
         raise Unauthorized("a bearer token is needed: 'Authorization: Bearer …'")
-    return hashlib.sha256(token.encode()).hexdigest()
+    return fingerprint(token)
 
 
 def check_sandbox(token: str, route: Route | None, name: str, scope: Scope, admin: str) -> Route:

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-from dataclasses import dataclass
-
 import aiohttp
 from gymbox_sandbox.lifecycle import Route
 
 from gymbox.proxy.settings import ProxySettings
-from gymbox.sockets import PinnedSocket
+from gymbox.sockets import SocketSessions
 
 KEEP_ALIVE = 3
 """Seconds; shorter than any server's own (uvicorn: 5), so that no request is sent into a connection being closed."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """The connections to one unix socket."""
-
-    pinned: PinnedSocket
-    inode: tuple[int, int] | None
-    session: aiohttp.ClientSession
-
-    async def close(self) -> None:
-        await self.session.close()
-        self.pinned.close()
 
 
 class Upstreams:
@@ -35,7 +18,7 @@ class Upstreams:
     def __init__(self, settings: ProxySettings) -> None:
         self._settings = settings
         self._by_address: aiohttp.ClientSession | None = None
-        self._by_socket: dict[str, _Held] = {}
+        self._by_socket = SocketSessions(self._to_socket)
 
     async def of(self, route: Route) -> aiohttp.ClientSession:
         """The session for a sandbox; a socket that another one has replaced is pinned anew.
@@ -45,17 +28,7 @@ class Upstreams:
         """
         if route.socket is None:
             return self.by_address()
-        inode, held = _inode(route.socket), self._by_socket.get(route.socket)
-        if held is not None and inode in (held.inode, None):
-            return held.session
-        pinned = PinnedSocket(route.socket)
-        connector = aiohttp.UnixConnector(
-            pinned.address, limit=self._settings.connections_per_sandbox, keepalive_timeout=KEEP_ALIVE
-        )
-        fresh = self._by_socket[route.socket] = _Held(pinned, inode, self._session(connector))
-        if held is not None:
-            await held.close()
-        return fresh.session
+        return await self._by_socket.of(route.socket)
 
     def by_address(self) -> aiohttp.ClientSession:
         """The session for everything that is reached over TCP."""
@@ -67,20 +40,22 @@ class Upstreams:
 
     async def keep(self, sockets: set[str]) -> None:
         """Drop the sessions of all other sockets, with whatever is in flight there."""
-        await asyncio.gather(*(self.forget(socket) for socket in self._by_socket.keys() - sockets))
+        await self._by_socket.keep(sockets)
 
     async def forget(self, socket: str) -> None:
         """Drop the session of a socket; the next request opens it anew."""
-        held = self._by_socket.pop(socket, None)
-        if held is not None:
-            await held.close()
+        await self._by_socket.forget(socket)
 
     async def close(self) -> None:
         """Drop all; safe to call twice."""
-        await self.keep(set())
+        await self._by_socket.close()
         if self._by_address is not None:
             await self._by_address.close()
             self._by_address = None
+
+    def _to_socket(self, address: str) -> aiohttp.ClientSession:
+        limit = self._settings.connections_per_sandbox
+        return self._session(aiohttp.UnixConnector(address, limit=limit, keepalive_timeout=KEEP_ALIVE))
 
     def _session(self, connector: aiohttp.BaseConnector) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
@@ -94,12 +69,3 @@ class Upstreams:
             max_line_size=64 * 1024,
             max_field_size=64 * 1024,
         )
-
-
-def _inode(path: str) -> tuple[int, int] | None:
-    """What is under this path now, links not followed; None for nothing."""
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

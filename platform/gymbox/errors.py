@@ -159,7 +159,8 @@ class StartFailed(RolloutFailure, Unavailable):
     """The sandbox never became ready; `ended` has the cause and its last log lines."""
 
     def __init__(self, ended: Ended) -> None:
-        kind = ErrorKind.OOM_KILLED if ended.cause == "oom_killed" else ErrorKind.SANDBOX_START_FAILED
+        known = ended.cause in ("oom_killed", "disk_full")
+        kind = _BY_CAUSE[ended.cause] if known else ErrorKind.SANDBOX_START_FAILED
         super().__init__(kind, ended.detail, ended=ended.model_dump(mode="json"))
         self.ended = ended
 

@@ -30,6 +30,7 @@ from gymbox_sandbox.lifecycle import Ended
         (ImageBuildFailed("step 3 failed", log="E: no package"), ErrorKind.IMAGE_BUILD_FAILED),
         (StartFailed(Ended(cause="exited", detail="it exited", logs="boom")), ErrorKind.SANDBOX_START_FAILED),
         (StartFailed(Ended(cause="oom_killed", detail="too large")), ErrorKind.OOM_KILLED),
+        (StartFailed(Ended(cause="disk_full", detail="no room")), ErrorKind.DISK_FULL),
         (SandboxEnded(Ended(cause="expired", detail="nobody renewed it")), ErrorKind.SANDBOX_EXPIRED),
         (ModelFailure(ErrorKind.MODEL_REFUSED_REQUEST, "too long"), ErrorKind.MODEL_REFUSED_REQUEST),
     ],

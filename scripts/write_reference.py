@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -30,8 +31,10 @@ def cell(text: str) -> str:
 # --- settings: fields, types, defaults, and the docstrings beneath them
 
 
-def documented(model: type[BaseModel]) -> Iterator[tuple[str, str, str, str]]:
-    """`(name, type, default, text)` of each field that `model` or a base of it declares, as written in the source."""
+def documented(model: type[BaseModel]) -> list[tuple[str, str, str, str]]:
+    """`(name, type, default, text)` of each field that `model` or a base of it declares, as written in the source. A
+    field that is declared again stands where it stood, with its base's text unless it brings one."""
+    rows: dict[str, tuple[str, str, str, str]] = {}
     for owner in reversed(model.__mro__):
         if owner is BaseModel or not issubclass(owner, BaseModel):
             continue
@@ -43,18 +46,46 @@ def documented(model: type[BaseModel]) -> Iterator[tuple[str, str, str, str]]:
             name = node.target.id
             if name not in model.model_fields:
                 continue
-            text = ""
-            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                text = str(below.value.value)
-            default = "required" if model.model_fields[name].is_required() else default_of(model, name)
-            yield name, ast.unparse(node.annotation), default, text
+            text = text_of(below) or (rows[name][3] if name in rows else "")
+            rows[name] = (name, plain_type(node.annotation, owner.__module__), default_of(model, name), text)
+    return list(rows.values())
+
+
+def text_of(node: ast.stmt | None) -> str:
+    """The text beneath a field or a member, where there is one."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return str(node.value.value)
+    return ""
+
+
+def plain_type(node: ast.expr, module: str) -> str:
+    """An annotation as a user of it thinks of it: without validators, and named types that only add some."""
+
+    class Plain(ast.NodeTransformer):
+        def visit_Subscript(self, found: ast.Subscript) -> ast.AST:
+            name = getattr(found.value, "id", "")
+            if name == "Annotated" and isinstance(found.slice, ast.Tuple):
+                return self.visit(found.slice.elts[0])  # type: ignore[no-any-return]
+            return self.visit(found.slice) if name == "InstanceOf" else self.generic_visit(found)
+
+        def visit_Name(self, found: ast.Name) -> ast.AST:
+            named: Any = getattr(sys.modules[module], found.id, None)
+            return ast.Name(named.__origin__.__name__) if get_origin(named) is Annotated else found
+
+    return ast.unparse(Plain().visit(node))
 
 
 def default_of(model: type[BaseModel], name: str) -> str:
-    value = model.model_fields[name].get_default(call_default_factory=True)
+    field = model.model_fields[name]
+    if field.is_required():
+        return "the folder's" if (model.__name__, name) == ("Manifest", "name") else "required"
+    value = field.get_default(call_default_factory=True)
     if isinstance(value, BaseModel):
         return "see below"
-    return "" if value is None else f"`{value}`"
+    if value is None:
+        return ""
+    written = json.dumps(value) if isinstance(value, bool | list | dict) or value == "" else str(value)
+    return f"`{written}`"
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -171,16 +202,23 @@ def _indented(text: str) -> str:
 
 def results_page() -> list[str]:
     from gymbox.errors import RETRYABLE, ErrorKind, Stage
+    from gymbox.results import RunManifest
     from gymbox.rollout import RolloutResult
     from gymbox_sandbox.problems import KINDS
 
     lines = settings_tables(RolloutResult, "A line of `rollouts.jsonl`")
     lines += ["## Stages", "", ", ".join(f"`{stage.value}`" for stage in Stage), ""]
-    lines += ["## Kinds of errors", "", "| kind | a retry can help |", "|---|---|"]
-    lines += [f"| `{kind.value}` | {'yes' if kind in RETRYABLE else 'no'} |" for kind in ErrorKind]
+    lines += ["## Kinds of errors", "", "| kind | a retry can help | meaning |", "|---|---|---|"]
+    body = ast.parse(inspect.getsource(ErrorKind)).body[0].body  # type: ignore[attr-defined]
+    texts = {
+        ast.literal_eval(node.value): text_of(below)
+        for node, below in zip(body, [*body[1:], None], strict=True)
+        if isinstance(node, ast.Assign)
+    }
+    lines += [f"| `{kind}` | {'yes' if kind in RETRYABLE else 'no'} | {cell(texts[kind])} |" for kind in ErrorKind]
     lines += ["", "## Problems on the wire", "", "| kind | status |", "|---|---|"]
     lines += [f"| `{kind}` | {problem.status} |" for kind, problem in KINDS.items()]
-    return [*lines, ""]
+    return [*lines, "", *settings_tables(RunManifest, "`manifest.json`")]
 
 
 PAGES = {

@@ -28,12 +28,17 @@ class Limits(_Strict):
     """What one sandbox may use."""
 
     cpus: float = Field(1.0, gt=0, le=64)
+    """Processors, in parts of one: 0.5 is half of one."""
     memory_mb: int = Field(1024, ge=64, le=262_144)
     """Memory; swap is not allowed on top."""
     pids: int = Field(256, ge=16, le=32_768)
+    """Processes and threads at once, the server's own included."""
     workspace_mb: int = Field(256, ge=1, le=65_536)
+    """Size of /workspace, which is in memory and counts towards `memory_mb`."""
     tmp_mb: int = Field(256, ge=1, le=65_536)
+    """Size of /tmp, and of the agent's home; in memory, too."""
     open_files: int = Field(4096, ge=64, le=20_000)
+    """Files that one process may have open."""
 
 
 class Timeouts(_Strict):
@@ -42,8 +47,11 @@ class Timeouts(_Strict):
     start: float = Field(120, gt=0)
     """From the moment it leaves the queue until its server answers."""
     reset: float = Field(60, gt=0)
+    """One `reset`."""
     tool: float = Field(60, gt=0)
+    """One call of a tool; it then answers the model with an error."""
     verify: float = Field(120, gt=0)
+    """Ending the agent's processes and `verify` together."""
     rollout: float = Field(1800, gt=0)
     """A whole rollout, model calls included."""
 
@@ -63,14 +71,19 @@ class Manifest(_Strict):
     """`environment.yaml`."""
 
     name: str = Field(pattern=ID_PATTERN)
+    """May be left out; where it stands, it must be the folder's name."""
     description: str
+    """One line on what the agent must do."""
     server: str = Field("server.py", pattern=r"^[A-Za-z0-9_./-]+\.py(:[A-Za-z_][A-Za-z0-9_]*)?$")
     """`file.py:Class`; the class may be left out where the file defines one ResourcesServer."""
     domain: str = "other"
+    """What kind of task it is, for readers and lists: `coding`, `tool use`, `math`, …"""
     license: str = "Apache-2.0"
+    """Of server and rows, by its SPDX name."""
     verified: bool = False
     """Whether a person has checked that its rewards are right; new environments start with false."""
     dataset: str = "data/example.jsonl"
+    """The tasks: a JSONL file in the folder, or below it."""
     hidden_fields: list[str] = Field(default_factory=list)
     """Top-level row fields that only `verify` may see, beside `verifier_metadata`."""
     sessions: int = Field(1, ge=1, le=4096)
@@ -80,6 +93,7 @@ class Manifest(_Strict):
     artifacts: list[str] = Field(default_factory=list)
     """Paths in the workspace that a fresh verify gets."""
     network: Literal["none", "internal"] = "none"
+    """`none`: no interface but loopback. `internal`: a network of its own, with nobody else in it, leading nowhere."""
     image: Image = Image()
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()

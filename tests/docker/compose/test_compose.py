@@ -136,6 +136,7 @@ def stack(engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sta
         made.kill("controller")
         made.down()
         assert not engine.containers.list(all=True, filters={"id": left_alive})
+        assert not list(made.shared.rglob("*")), "the controller's state is left"
     finally:
         made.services.stop()
         left = [path for path in made.shared.rglob("*") if path.is_socket()]

@@ -75,3 +75,20 @@ def test_the_reference_is_what_the_code_says() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_table_of_the_reference_lists_each_field_once_as_one_writes_it() -> None:
+    for page in sorted((ROOT / "docs" / "reference").glob("*.md")):
+        for table in re.findall(r"^\| setting .*\n\|---.*\n((?:\|.*\n)+)", page.read_text(), re.MULTILINE):
+            names = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+            assert len(names) == len(set(names)), f"{page.name}: {names}"
+            assert not re.search(r"Annotated|InstanceOf|`True`|`False`|``", table), f"{page.name}: {table}"
+
+
+def test_every_kind_of_error_and_every_limit_says_what_it_means() -> None:
+    reference = ROOT / "docs" / "reference"
+    kinds = (reference / "results.md").read_text().partition("## Kinds of errors")[2].partition("##")[0]
+    manifest = (reference / "environment.md").read_text()
+    rows = [row for row in (kinds + manifest).splitlines() if row.startswith("| `")]
+    assert len(rows) > 30
+    assert [row for row in rows if row.endswith("|  |") and "see below" not in row] == []

@@ -20,7 +20,7 @@ async def until_signalled() -> AsyncIterator[asyncio.Event]:
     def on_signal(number: signal.Signals) -> None:
         if stop.is_set():
             raise SystemExit(128 + number)
-        log.info("%s: draining", number.name)
+        log.info("%s: draining; again: end at once", number.name)
         stop.set()
 
     numbers = (signal.SIGTERM, signal.SIGINT)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -200,10 +199,11 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def show(summary: Summary, console: Console, *, resume: str, onward: str) -> None:
+def show(summary: Summary, console: Console, *, program: str, resume: str, onward: str) -> None:
     """The table at the end, where the results are, and what to do next.
 
     Args:
+        program: what to type to run gymbox.
         resume: the command that goes on with a run that is not done.
         onward: the command to try after one that is.
     """
@@ -225,19 +225,28 @@ def show(summary: Summary, console: Console, *, resume: str, onward: str) -> Non
             f"{score.seconds / score.rollouts:.2f}",
             end_section=len(rows) > 1 and name == list(rows)[-2],
         )
-    console.print(table)
+    if summary.done:
+        console.print(table)
+    else:
+        console.print(Text(f"run {summary.run}: {summary.status}; no rollout has ended"), soft_wrap=True)
+    if summary.gave_up:
+        console.print(Text(f"gave up: {printable(summary.gave_up)}", style="red"), soft_wrap=True)
     for kind, count in summary.total.errors.most_common():
         example = printable(summary.total.examples[kind])
         console.print(Text(f"{count} × {kind}, such as {example}", style="red"), soft_wrap=True)
     folder = summary.folder
     say = [f"results  {folder / ROLLOUTS}", f"metrics  {folder / METRICS}"]
+    look = f"{program} show {shlex.quote(str(folder))}"
+    if summary.total.errors:
+        [(kind, _)] = summary.total.errors.most_common(1)
+        say.append(f"why      {look} {kind}")
+    elif summary.done:
+        say.append(f"look     {look}")
     if summary.done < summary.planned:
         say.append(f"go on    {resume}")
-    elif summary.total.errors:
-        kind = next(iter(summary.total.errors))
-        file, python = shlex.quote(str(folder / ROLLOUTS)), shlex.quote(sys.executable)
-        say.append(f"why      grep -m 1 {kind} {file} | {python} -m json.tool")
-    else:
+    if summary.total.errors:
+        say.append(f"again    {resume} runner.retry_failed=true")
+    elif summary.done == summary.planned:
         say.append(f"next     {onward}")
     for line in say:
         console.print(Text(line), soft_wrap=True)

@@ -1,6 +1,7 @@
 """Results: the folder of one run, written so that what was acknowledged survives whatever happens next.
 
 rollouts.jsonl   one line a rollout, on disk before the rollout counts as done
+failures.jsonl   lines that were taken out of it, because their rollouts are done again
 manifest.json    what went in (digests, settings without secrets, versions), when, how it ended
 metrics.json     the scores, written at the end
 """
@@ -25,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gymbox.errors import ConfigError
 
-ROLLOUTS, MANIFEST, METRICS = "rollouts.jsonl", "manifest.json", "metrics.json"
+ROLLOUTS, FAILURES, MANIFEST, METRICS = "rollouts.jsonl", "failures.jsonl", "manifest.json", "metrics.json"
 Status = Literal["running", "finished", "interrupted", "failed"]
 log = logging.getLogger(__name__)
 
@@ -142,9 +143,13 @@ class RunFolder:
         settings: dict[str, Any],
         planned: int,
         resume: bool,
+        retry_failed: bool = False,
         images: dict[str, str | None] | None = None,
     ) -> RunFolder:
         """A new run in `path`, or with `resume` the one that is there (a new one if there is none).
+
+        Args:
+            retry_failed: move the lines with an error to `failures.jsonl`, so that their rollouts are still to do.
 
         Raises:
             ConfigError: see `check`; or another process writes to it, a line other than a torn last one is damaged,
@@ -171,20 +176,48 @@ class RunFolder:
             old, new = before.versions | before.images, versions | manifest.images
             log.warning("going on with the run in %s, though some versions are new:\n%s", path, _changes(old, new))
         try:
-            folder._take()
+            folder._take(retry_failed)
         except BaseException:
             folder._release()
             raise
         return folder
 
-    def _take(self) -> None:
+    def _take(self, retry_failed: bool) -> None:
         """Lock the folder, read what is done, and write down that the run is on."""
+        taken = ConfigError(f"another process is writing to {self.path}; set another runner.output=DIR")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(f"another process is writing to {self.path}; set another runner.output=DIR") from None
+            raise taken from None
+        if not os.path.samestat(os.fstat(self._file), (self.path / ROLLOUTS).stat()):
+            raise taken  # who held the lock until now has replaced the file
         self._read()
+        if retry_failed and self.total.errors:
+            try:
+                self._set_failed_aside()
+            except OSError as error:
+                raise ConfigError(f"cannot rewrite {self.path / ROLLOUTS}: {error.strerror}") from error
         self._save()
+
+    def _set_failed_aside(self) -> None:
+        """Replace the file, whole or not at all, by one without its failed lines; before that, they are kept elsewhere
+        (twice, if this process dies between the two)."""
+        path, new = self.path / ROLLOUTS, self.path / f"{ROLLOUTS}.new"
+        with path.open("rb") as old, new.open("wb") as scored, (self.path / FAILURES).open("ab") as failed:
+            for line in old:
+                (failed if json.loads(line)["error"] else scored).write(line)
+            for file in (failed, scored):
+                file.flush()
+                os.fsync(file.fileno())
+        before, self._file = self._file, os.open(new, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            new.replace(path)
+            _sync(self.path)
+        finally:
+            os.close(before)
+        self.done, self.scores, self.total, self._size = set(), {}, Score(), 0
+        self._read()
 
     def _read(self) -> None:
         """Count every whole line; a torn last one is cut off, since its rollout was never acknowledged."""

@@ -6,8 +6,9 @@ import asyncio
 import hashlib
 import logging
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gymbox.agents import Agent
 from gymbox.dataset import Dataset, Row, open_datasets
 from gymbox.environment import Environment
+from gymbox.errors import ErrorKind
 from gymbox.http import HttpClient
 from gymbox.models import Model
 from gymbox.results import RunFolder, Score, Status
@@ -23,6 +25,8 @@ from gymbox.rollout import RolloutController, RolloutResult, run_rollout
 
 RETRY_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds before the second attempt, doubled for each further one; and at most."""
+HOPELESS = (ErrorKind.MODEL_UNAUTHORIZED, ErrorKind.MODEL_UNAVAILABLE)
+"""What says more of the model than of the rollout, where it is all that is heard."""
 log = logging.getLogger(__name__)
 
 
@@ -47,6 +51,11 @@ class RunnerSettings(BaseModel):
     recorded. More than one gives slow rollouts a second chance too: mind it when you compare scores."""
     resume: bool = False
     """Go on with the run in `output`: what has its line there is not done again."""
+    retry_failed: bool = False
+    """With `resume`: do again what has ended in an error; the lines that said so move to `failures.jsonl`."""
+    give_up_after: int = Field(10, ge=0)
+    """Stop the run when this many rollouts have ended and every one with the same error, `model_unauthorized` or
+    `model_unavailable`: all others would fail alike. 0: never."""
     grace: float = Field(30, ge=0)
     """Seconds that running rollouts get to end after Ctrl-C; then they are dropped, for a resume to do again."""
 
@@ -156,6 +165,8 @@ class Summary(BaseModel):
     done: int
     total: Score
     environments: dict[str, Score]
+    gave_up: str = ""
+    """Why the run stopped of its own accord."""
 
     @property
     def complete(self) -> bool:
@@ -173,12 +184,14 @@ async def run(
     *,
     watcher: Watcher | None = None,
     stop: asyncio.Event | None = None,
+    drop: asyncio.Event | None = None,
     retry_pause: float = RETRY_PAUSE,
 ) -> Summary:
     """Do what `folder` has no line for yet, then close it.
 
     One failed rollout never ends the others. Once `stop` is set no new one starts, and those under way get
-    `settings.grace` seconds; cancelling this call drops them at once. What was dropped has no line.
+    `settings.grace` seconds; once `drop` is set, or this call is cancelled, they end at once. What was dropped has no
+    line. A run that gives up (`settings.give_up_after`) sets both itself.
 
     Args:
         retry_pause: seconds before the second attempt at a rollout.
@@ -186,11 +199,15 @@ async def run(
     Raises:
         WriteFailed: a result could not be written; everything under way was dropped.
     """
-    run = _Run(plan, agent, model, controller, http, folder, watcher, stop or asyncio.Event(), retry_pause)
+    stop, drop = stop or asyncio.Event(), drop or asyncio.Event()
+    run = _Run(plan, agent, model, controller, http, folder, watcher, stop, drop, retry_pause)
     status: Status = "failed"
     try:
         await run.work()
-        status = "finished" if len(folder.done) == len(plan) else "interrupted"
+        if len(folder.done) == len(plan):
+            status = "finished"
+        elif not run.gave_up:
+            status = "interrupted"
     except asyncio.CancelledError:
         status = "interrupted"
         raise
@@ -204,6 +221,7 @@ async def run(
         done=len(folder.done),
         total=folder.total,
         environments=folder.scores,
+        gave_up=run.gave_up if status == "failed" else "",
     )
 
 
@@ -217,7 +235,11 @@ class _Run:
     folder: RunFolder
     watcher: Watcher | None
     stop: asyncio.Event
+    drop: asyncio.Event
     retry_pause: float
+    gave_up: str = ""
+    heard: Counter[ErrorKind | None] = field(default_factory=Counter)
+    """How rollouts have ended in this start of the run; None: with a reward."""
 
     async def work(self) -> None:
         """A crew of workers shares the slots that are left; memory does not grow with their number."""
@@ -225,19 +247,20 @@ class _Run:
         size = min(self.plan.settings.concurrency, len(self.plan) - len(self.folder.done))
         crew = [asyncio.create_task(self._worker(slots)) for _ in range(size)]
         everyone = asyncio.gather(*crew)
-        stopped = asyncio.create_task(self.stop.wait())
-        ends: set[asyncio.Future[Any]] = {everyone, stopped}
+        stopped, dropped = asyncio.create_task(self.stop.wait()), asyncio.create_task(self.drop.wait())
+        ends: set[asyncio.Future[Any]] = {everyone, dropped}
         try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if not everyone.done():
-                log.warning("stopping: rollouts under way have %g s to end", self.plan.settings.grace)
-                await asyncio.wait({everyone}, timeout=self.plan.settings.grace)
+            await asyncio.wait({*ends, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not everyone.done() and not self.drop.is_set():
+                grace = self.plan.settings.grace
+                log.warning("stopping: rollouts under way have %g s to end; again: drop them now", grace)
+                await asyncio.wait(ends, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
             if everyone.done():
                 everyone.result()
         finally:
-            for task in (*crew, stopped):
+            for task in (*crew, stopped, dropped):
                 task.cancel()
-            await asyncio.gather(*crew, stopped, everyone, return_exceptions=True)
+            await asyncio.gather(*crew, stopped, dropped, everyone, return_exceptions=True)
 
     async def _worker(self, slots: Iterator[Slot]) -> None:
         for slot in slots:
@@ -251,9 +274,20 @@ class _Run:
                 await self.folder.add(self._record(slot, finished, failed))
                 result = finished
                 log.info("rollout %s: %s", result.rollout_id, result.error.kind if result.error else result.reward)
+                self._hear(result)
             finally:
                 if self.watcher:
                     self.watcher.ended(slot, result)
+
+    def _hear(self, result: RolloutResult) -> None:
+        """Give up where every rollout so far says that the model cannot be used."""
+        self.heard[result.error.kind if result.error else None] += 1
+        [kind, *others] = self.heard
+        enough = self.plan.settings.give_up_after
+        if result.error and kind in HOPELESS and not others and self.heard[kind] == enough:
+            self.gave_up = f"the first {enough} rollouts all ended in {kind}: {result.error.detail}"
+            self.stop.set()
+            self.drop.set()
 
     async def _attempts(self, slot: Slot) -> tuple[RolloutResult, list[RolloutResult]]:
         """The last attempt, and the failed ones before it."""

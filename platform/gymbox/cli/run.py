@@ -68,7 +68,7 @@ def run_(
     if as_json:
         typer.echo(summary.model_dump_json(indent=2))
     else:
-        show(summary, Console(), resume=going.resume, onward=going.onward)
+        show(summary, Console(), program=program(), resume=going.resume, onward=going.onward)
     if summary.status == "interrupted":
         raise typer.Exit(128 + going.signal)
     raise typer.Exit(0 if summary.complete else 1)
@@ -84,7 +84,8 @@ class Run:
         self.console = console
         self.signal = signal.SIGINT
         self.output = settings.runner.output or _new_folder(settings.environment)
-        kept = [text for text in overrides if not text.startswith(("runner.output=", "runner.resume="))]
+        of_this_start = ("runner.output=", "runner.resume=", "runner.retry_failed=")
+        kept = [text for text in overrides if not text.startswith(of_this_start)]
         going_on = shlex.join([*kept, f"runner.output={self.output}", "runner.resume=true"])
         self.resume = f"{program()} run {going_on}"
         """The command that goes on with this run."""
@@ -92,7 +93,7 @@ class Run:
         self.onward = f"{program()} run {tasks} model=openai model.name=NAME model.base_url=URL runner.repeats=4"
         """The command that has a model of one's own do these tasks."""
         self._handler = handler
-        self._stop = asyncio.Event()
+        self._stop, self._drop = asyncio.Event(), asyncio.Event()
         self._running = False
 
     async def main(self) -> Summary:
@@ -100,12 +101,14 @@ class Run:
         Raises:
             ConfigError: something is wrong; no rollout was started.
             WriteFailed: a result could not be written.
-            CancelledError: stopped before the run began, or told twice to stop.
+            CancelledError: stopped before the run began.
         """
         self._listen()
         runner = self.settings.runner
         if runner.resume and runner.output is None:
             raise ConfigError("runner.resume=true needs runner.output=DIR, the folder of the run to go on with")
+        if runner.retry_failed and not runner.resume:
+            raise ConfigError("runner.retry_failed=true needs runner.resume=true: it is for a run to go on with")
         environments = self._environments()
         with Plan(environments, runner) as plan:
             inputs = plan.inputs() | {"agent": record(self.settings.agent), "model": record(self.settings.model)}
@@ -122,6 +125,7 @@ class Run:
                     images=images,
                     planned=len(plan),
                     resume=runner.resume,
+                    retry_failed=runner.retry_failed,
                 )
                 with Progress(self.console, plan, folder, sandboxes) as progress:
                     self._handler.setStream(sys.stderr)  # which the live display has replaced, so lines go above it
@@ -137,6 +141,7 @@ class Run:
                             folder,
                             watcher=progress,
                             stop=self._stop,
+                            drop=self._drop,
                         )
                     finally:
                         self._running = False
@@ -194,7 +199,7 @@ class Run:
             told.cancel()
 
     def _listen(self) -> None:
-        """First signal: stop softly. Second: drop everything. Third: as the system has it."""
+        """First signal: stop softly. Second: drop what is under way. Third: as the system has it."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
 
@@ -205,7 +210,10 @@ class Run:
                 return
             for each in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(each)
-            task.cancel()
+            if self._running:
+                self._drop.set()
+            else:
+                task.cancel()
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, told, number)

@@ -93,6 +93,7 @@ async def test_an_environment_can_be_a_folder(gymbox: Gymbox) -> None:
         (["environment=counter", "model=scriptd"], "there is no model 'scriptd'; did you mean 'scripted'?"),
         (["environment=counter", "runner.limt=1"], "did you mean 'limit'?"),
         ([*SCRIPTED, "runner.resume=true"], "runner.resume=true needs runner.output=DIR"),
+        ([*SCRIPTED, "runner.retry_failed=true"], "runner.retry_failed=true needs runner.resume=true"),
         ([*SCRIPTED, "controller=http://127.0.0.1:1"], "start one with `gymbox serve controller`"),
         (
             ["environment=counter", "model=scripted", "provider=docker", "provider.host=unix:///none"],
@@ -243,11 +244,12 @@ async def test_the_second_signal_drops_everything_and_leaves_no_process(gymbox: 
     command = await gymbox.start(*slow)
     await command.until(r"sandbox .* of counter on")
     command.tell(signal.SIGINT)
-    await command.until("stopping: rollouts under way have 30 s to end")
+    await command.until("stopping: rollouts under way have 30 s to end; again: drop them now")
     command.tell(signal.SIGINT)
     ended = await command.ended()
 
     assert ended.code == 130, ended.err
+    assert "interrupted; no rollout has ended" in ended.out and "\ngo on " in ended.out
     assert "Traceback" not in ended.err
     assert gymbox.lines("out") == [] and gymbox.read("out", "manifest.json")["status"] == "interrupted"
     assert _processes_of(gymbox.folder) == []

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,7 +156,8 @@ def summary(**changes: Any) -> Summary:
 
 def shown(summary: Summary) -> str:
     out = console()
-    show(summary, out, resume="gymbox run … runner.resume=true", onward="/my/gymbox run environment=counter")
+    commands = {"resume": "gymbox run … runner.resume=true", "onward": "/my/gymbox run environment=counter"}
+    show(summary, out, program="/my/gymbox", **commands)
     return text(out)
 
 
@@ -166,6 +166,7 @@ def test_the_summary_says_where_the_results_are_and_what_to_try_next() -> None:
 
     assert "run abc: finished" in told and "1.000" in told and "1.50" in told
     assert "results  runs/my run/rollouts.jsonl" in told
+    assert "look     /my/gymbox show 'runs/my run'\n" in told
     assert "next     /my/gymbox run environment=counter\n" in told
 
 
@@ -174,12 +175,29 @@ def test_the_summary_of_failures_gives_an_example_and_the_way_to_the_rest() -> N
     told = shown(summary(total=score, environments={"a": score, "b": score}))
 
     assert r"2 × oom_killed, such as t: \x1b boom" in told
-    assert f"grep -m 1 oom_killed 'runs/my run/rollouts.jsonl' | {sys.executable} -m json.tool" in told
+    assert "why      /my/gymbox show 'runs/my run' oom_killed\n" in told
     assert "(all)" in told and "–" in told
 
 
 def test_the_summary_of_an_interrupted_run_says_how_to_go_on() -> None:
     assert "go on    gymbox run … runner.resume=true" in shown(summary(done=1, status="interrupted"))
+
+
+def test_the_summary_of_a_run_in_which_nothing_ended_has_no_empty_table() -> None:
+    told = shown(summary(done=0, status="interrupted", total=Score(), environments={}))
+
+    assert "run abc: interrupted; no rollout has ended\n" in told and "tokens in" not in told
+    assert "show" not in told and "go on    gymbox run" in told
+
+
+def test_the_summary_says_how_to_do_failed_rollouts_again_and_why_a_run_gave_up() -> None:
+    score = Score(rollouts=2, errors={"model_unavailable": 2}, examples={"model_unavailable": "t: no host"})
+    told = shown(summary(total=score, environments={"a": score}, planned=9, status="failed", gave_up="all: \x1b no"))
+
+    assert r"gave up: all: \x1b no" in told
+    assert "go on    gymbox run … runner.resume=true\n" in told
+    assert "again    gymbox run … runner.resume=true runner.retry_failed=true\n" in told
+    assert "next" not in told
 
 
 @pytest.mark.parametrize(

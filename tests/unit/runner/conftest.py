@@ -14,11 +14,12 @@ import pytest
 import yaml
 from gymbox.agents import Agent, AgentModel, Tools
 from gymbox.environment import Environment
-from gymbox.errors import AtCapacity
+from gymbox.errors import AtCapacity, ErrorKind, RolloutFailure
 from gymbox.models import Call, Model
 from gymbox_sandbox.responses import Message, Response, ResponsesParams, Usage
 from gymbox_sandbox.tasks import Task, Verdict
 from gymbox_sandbox.wire import ToolResult
+from pydantic import PrivateAttr
 
 
 @dataclass
@@ -88,6 +89,20 @@ class CountingAgent(Agent):
         await tools.call("increment", {"by": 1})
         done = Message(role="assistant", content="done\u2028\ud83d\ude00")
         return Response(output=[done], usage=Usage(input_tokens=3, output_tokens=2, total_tokens=5))
+
+
+class FailingAgent(CountingAgent):
+    """Takes turns in failing in these ways; None: it counts."""
+
+    kinds: list[ErrorKind | None]
+    _turns: int = PrivateAttr(0)
+
+    async def run(self, task: Task, model: AgentModel, tools: Tools) -> Response:
+        kind = self.kinds[self._turns % len(self.kinds)]
+        self._turns += 1
+        if kind is not None:
+            raise RolloutFailure(kind, "no model")
+        return await super().run(task, model, tools)
 
 
 class SilentModel(Model):

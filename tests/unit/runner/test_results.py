@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,50 @@ async def test_one_process_at_a_time_writes_to_a_folder(tmp_path: Path) -> None:
     await folder.close("interrupted")
 
     await opened(tmp_path, resume=True).close("interrupted")
+
+
+async def test_who_waited_for_a_file_that_was_replaced_meanwhile_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(tmp_path, "a")
+    flock = fcntl.flock
+
+    def replaced_first(descriptor: int, how: int) -> None:
+        fresh = tmp_path / "fresh"
+        fresh.touch()
+        fresh.replace(tmp_path / "rollouts.jsonl")
+        flock(descriptor, how)
+
+    monkeypatch.setattr("gymbox.results.fcntl.flock", replaced_first)
+    with pytest.raises(ConfigError, match="another process is writing"):
+        opened(tmp_path, resume=True)
+
+
+async def test_failed_lines_that_cannot_be_set_aside_stay(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    await folder.add(record("a", None))
+    await folder.close("finished")
+    (tmp_path / "failures.jsonl").mkdir()
+
+    with pytest.raises(ConfigError, match=r"cannot rewrite .*rollouts\.jsonl: Is a directory"):
+        RunFolder.open(tmp_path, inputs={}, settings={}, planned=3, resume=True, retry_failed=True)
+    assert (tmp_path / "rollouts.jsonl").read_bytes().count(b"\n") == 1
+
+
+async def test_after_failed_lines_were_set_aside_the_folder_is_still_held(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    await folder.add(record("a", None))
+    await folder.add(record("b"))
+    await folder.close("finished")
+    folder = RunFolder.open(tmp_path, inputs={}, settings={}, planned=3, resume=True, retry_failed=True)
+
+    assert folder.done == {"b"}
+    with pytest.raises(ConfigError, match="another process is writing"):
+        opened(tmp_path, resume=True)
+    await folder.add(record("a"))
+    await folder.close("finished")
+    ids = [json.loads(line)["rollout_id"] for line in (tmp_path / "rollouts.jsonl").open()]
+    assert ids == ["b", "a"]
 
 
 async def test_a_resume_says_which_inputs_changed(tmp_path: Path) -> None:

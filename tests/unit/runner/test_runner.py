@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from gymbox.environment import Environment
-from gymbox.errors import ConfigError
+from gymbox.errors import ConfigError, ErrorKind
 from gymbox.http import HttpClient
 from gymbox.results import RunFolder, WriteFailed
 from gymbox.rollout import RolloutResult
 from gymbox.runner import Plan, RunnerSettings, Slot, Summary, run
 
-from .conftest import CountingAgent, MemoryController, SilentModel, row
+from .conftest import CountingAgent, FailingAgent, MemoryController, SilentModel, row
 
 Make = Callable[..., Environment]
 
@@ -34,12 +34,23 @@ class Bench:
     def ended(self, slot: Slot, result: RolloutResult | None) -> None:
         self.seen.append(("ended", slot.row.index, result))
 
-    async def run(self, *environments: Environment, stop: asyncio.Event | None = None, **settings: Any) -> Summary:
+    async def run(
+        self,
+        *environments: Environment,
+        stop: asyncio.Event | None = None,
+        drop: asyncio.Event | None = None,
+        **settings: Any,
+    ) -> Summary:
         chosen = RunnerSettings(**settings)
         async with HttpClient() as http:
             with Plan(environments, chosen) as plan:
                 folder = RunFolder.open(
-                    self.output, inputs=plan.inputs(), settings={}, planned=len(plan), resume=chosen.resume
+                    self.output,
+                    inputs=plan.inputs(),
+                    settings={},
+                    planned=len(plan),
+                    resume=chosen.resume,
+                    retry_failed=chosen.retry_failed,
                 )
                 return await run(
                     plan,
@@ -50,6 +61,7 @@ class Bench:
                     folder,
                     watcher=self,
                     stop=stop,
+                    drop=drop,
                     retry_pause=0.001,
                 )
 
@@ -218,6 +230,84 @@ async def test_what_does_not_end_within_the_grace_is_dropped_without_a_line(benc
     assert summary.done == 0 and bench.lines() == []
     assert not bench.controller.live
     assert bench.seen[-1] == ("ended", 0, None)
+
+
+async def test_drop_ends_what_is_under_way_and_still_sums_up(
+    bench: Bench, environment: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    reached, stop, drop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    bench.agent = CountingAgent(gates={"stuck": (reached, asyncio.Event())})
+    running = asyncio.create_task(
+        bench.run(environment(row(id="a"), row(id="b", gate="stuck")), concurrency=1, grace=600, stop=stop, drop=drop)
+    )
+    await reached.wait()
+    stop.set()
+    async with asyncio.timeout(10):
+        while "again: drop them now" not in caplog.text:
+            await asyncio.sleep(0)
+        drop.set()
+        summary = await running
+
+    assert (summary.status, summary.done, summary.planned) == ("interrupted", 1, 2)
+    assert bench.controller.live == set() and bench.read("manifest.json")["status"] == "interrupted"
+
+
+@pytest.mark.parametrize("kind", [ErrorKind.MODEL_UNAUTHORIZED, ErrorKind.MODEL_UNAVAILABLE])
+async def test_a_model_that_nobody_reaches_ends_the_run_early_and_it_can_go_on(
+    bench: Bench, environment: Make, kind: ErrorKind
+) -> None:
+    rows = environment(*[row()] * 50)
+    bench.agent = FailingAgent(kinds=[kind])
+
+    summary = await bench.run(rows, give_up_after=5, concurrency=2)
+
+    assert summary.status == "failed" == bench.read("manifest.json")["status"]
+    assert 5 <= summary.done <= 6 and not summary.complete
+    assert summary.gave_up == f"the first 5 rollouts all ended in {kind}: no model"
+
+    bench.agent = CountingAgent()
+    summary = await bench.run(rows, resume=True, retry_failed=True)
+    assert summary.complete and len(bench.lines()) == 50 and summary.gave_up == ""
+
+
+@pytest.mark.parametrize(
+    ("kinds", "settings"),
+    [
+        ([ErrorKind.MODEL_UNAVAILABLE, ErrorKind.MODEL_UNAUTHORIZED], {"give_up_after": 3}),
+        ([ErrorKind.MODEL_UNAVAILABLE], {"give_up_after": 0}),
+        ([ErrorKind.MODEL_UNAVAILABLE], {"give_up_after": 12}),
+        ([ErrorKind.OOM_KILLED], {"give_up_after": 3}),
+        ([None, ErrorKind.MODEL_UNAVAILABLE], {"give_up_after": 3}),
+    ],
+)
+async def test_a_run_is_not_given_up_for_other_failures(
+    bench: Bench, environment: Make, kinds: list[ErrorKind], settings: dict[str, int]
+) -> None:
+    bench.agent = FailingAgent(kinds=kinds)
+
+    summary = await bench.run(environment(*[row()] * 12), concurrency=1, **settings)
+
+    assert (summary.status, summary.done, summary.gave_up) == ("finished", 12, "")
+
+
+async def test_failed_rollouts_are_done_again_on_demand_and_their_lines_kept_elsewhere(
+    bench: Bench, environment: Make
+) -> None:
+    rows = environment(row(id="a"), row(id="b"), row(id="c"))
+    bench.agent = FailingAgent(kinds=[ErrorKind.OOM_KILLED, None])
+    await bench.run(rows, concurrency=1)
+    before = [line["rollout_id"] for line in bench.lines() if line["error"]]
+
+    bench.agent = CountingAgent()
+    again = await bench.run(rows, resume=True)
+    assert again.total.errors == {"oom_killed": 2}
+    again = await bench.run(rows, resume=True, retry_failed=True)
+
+    assert again.complete and again.total.errors == {}
+    assert sorted(line["task_id"] for line in bench.lines()) == ["a", "b", "c"]
+    failures = [json.loads(line) for line in (bench.output / "failures.jsonl").read_text().splitlines()]
+    assert [line["rollout_id"] for line in failures] == before and len(before) == 2
+    assert not (bench.output / "rollouts.jsonl.new").exists()
 
 
 async def test_cancelling_drops_everything_at_once_and_leaves_a_run_to_resume(bench: Bench, environment: Make) -> None:

@@ -1,0 +1,111 @@
+"""`gymbox show`: one rollout of a run, to be read by people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from gymbox.errors import ConfigError, nearest
+from gymbox.results import ROLLOUTS
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+LONGEST_LINE = 4000
+"""Characters."""
+
+
+@app.command()
+def show(
+    folder: Path = typer.Argument(metavar="DIR", help="Folder of the run."),
+    task: str = typer.Argument("", metavar="TASK", help="Id of a task or of a rollout, or a kind of error."),
+) -> None:
+    """Show one rollout of a run: what was asked, each call with its result, the answers, and the reward or error.
+
+    \b
+    gymbox show runs/DIR
+    gymbox show runs/DIR counter-3
+    gymbox show runs/DIR agent_failed
+    """
+    for line in told(find(folder, task)):
+        typer.echo(line)
+
+
+def find(folder: Path, wanted: str) -> dict[str, Any]:
+    """The first line of the run in `folder` whose task or rollout has the id `wanted`, or whose error is of that kind;
+    `""` takes any.
+
+    Raises:
+        ConfigError: there is none, or no run can be read there.
+    """
+    path, tasks = folder / ROLLOUTS, []
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                record: dict[str, Any] = json.loads(line)
+                kind = (record["error"] or {}).get("kind")
+                if not wanted or wanted in (record["task_id"], record["rollout_id"], kind):
+                    return record
+                tasks.append(record["task_id"] or record["rollout_id"])
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; give the folder of a run") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}:{len(tasks) + 1} is no line of a run: {error}") from error
+    if not wanted:
+        raise ConfigError(f"{path} has no rollouts yet")
+    raise ConfigError(f"{path} has no task, rollout or error {wanted!r}; {nearest(wanted, sorted({*tasks}))}")
+
+
+def told(record: dict[str, Any]) -> Iterator[str]:
+    """A line of `rollouts.jsonl` as lines to read, which can do nothing to a terminal."""
+    from gymbox_sandbox.responses import Response, ResponsesParams
+
+    yield from _said("rollout", record["rollout_id"])
+    yield from _said("task", record["task_id"])
+    params = ResponsesParams.model_validate(record["responses_create_params"])
+    if params.instructions:
+        yield from _said("instructions", params.instructions)
+    response = Response.model_validate(record["response"] or {})
+    for item in (*params.items, *response.output):
+        yield from _item(item)
+    if record["error"]:
+        error = record["error"]
+        yield from _said("error", f"{error['kind']} ({error['stage']}): {error['detail']}")
+        if error.get("logs"):
+            yield from _said("its log", error["logs"])
+    else:
+        yield from _said("reward", str(record["reward"]))
+    if reason := ((record["response"] or {}).get("metadata") or {}).get("stop_reason"):
+        yield from _said("agent ended", str(reason))
+    for name in ("reward_components", "metrics"):
+        if record.get(name):
+            figures = ", ".join(f"{key} {value}" for key, value in record[name].items())
+            yield from _said(name.replace("_", " "), figures)
+    yield from _said("seconds", ", ".join(f"{stage} {spent:.2f}" for stage, spent in record["timings"].items()))
+
+
+def _item(item: Any) -> Iterator[str]:
+    """What happened, by its type; of a type that is not known, all of it."""
+    from gymbox_sandbox.responses import FunctionCall, FunctionCallOutput, Message, Reasoning
+
+    if isinstance(item, Message):
+        yield from _said(item.role, item.text or json.dumps(item.content))
+    elif isinstance(item, FunctionCall):
+        yield from _said("call", f"{item.name} {item.arguments}")
+    elif isinstance(item, FunctionCallOutput):
+        yield from _said("result", item.output if isinstance(item.output, str) else json.dumps(item.output))
+    elif isinstance(item, Reasoning):
+        yield from _said("reasoning", "\n".join(str(part.get("text", "")) for part in item.summary))
+    else:
+        yield from _said(item.type, json.dumps(item.dump()))
+
+
+def _said(what: str, text: str) -> Iterator[str]:
+    from gymbox.progress import printable
+
+    # not splitlines: what else it takes for the end of a line is shown as an escape
+    for number, line in enumerate(text.rstrip("\n").split("\n")):
+        yield f"{'' if number else printable(what, 17):<18}{printable(line, LONGEST_LINE)}".rstrip()

@@ -60,12 +60,14 @@ class Settings(BaseModel):
     runner: RunnerSettings
 
     def record(self) -> dict[str, Any]:
-        """All of it for a manifest; secrets are stars."""
+        """All of it for a manifest; secrets are stars, and a provider that is not used is None."""
         return {
             "environment": list(self.environment),
             "controller": self.controller,
             "sessions": self.sessions,
-            **{name: record(getattr(self, name)) for name in ("agent", "model", "provider")},
+            "agent": record(self.agent),
+            "model": record(self.model),
+            "provider": None if self.controller else record(self.provider),
             "runner": self.runner.model_dump(mode="json"),
         }
 

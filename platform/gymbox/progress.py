@@ -18,7 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gymbox.errors import RolloutError
+from gymbox.errors import RolloutError, Stage
 from gymbox.results import METRICS, ROLLOUTS, RunFolder
 from gymbox.rollout import RolloutResult
 from gymbox.runner import Plan, Slot, Summary
@@ -26,6 +26,13 @@ from gymbox.runner import Plan, Slot, Summary
 SHORTEST, LONGEST = 10.0, 60.0
 """Seconds between two lines where the output is no terminal: few at first, fewer later."""
 TOTAL = "(all)"
+PHASES = {
+    Stage.PROVISION: "starting",
+    Stage.RESET: "in reset",
+    Stage.AGENT: "with the agent",
+    Stage.VERIFY: "in verify",
+}
+"""What rollouts that run are said to be."""
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -86,6 +93,7 @@ class Progress:
             count.done, count.scored, count.reward = score.rollouts, score.scored, score.reward_sum
             count.tokens = score.input_tokens + score.output_tokens
         self._kinds: Counter[str] = Counter()
+        self._stages: dict[str, Stage] = {}
         self._began = self.clock()
         self._before = self._total.done
         self._live = Live(console=self.console, get_renderable=self._table, refresh_per_second=4)
@@ -93,7 +101,9 @@ class Progress:
 
     def __enter__(self) -> Self:
         environments = ", ".join(self._counts)
-        self._say(f"run {self.folder.manifest.run}: {len(self.plan)} rollouts of {environments} → {self.folder.path}")
+        manifest = self.folder.manifest
+        where = f", {manifest.provider}" if manifest.provider else ""
+        self._say(f"run {manifest.run}: {len(self.plan)} rollouts of {environments}{where} → {self.folder.path}")
         if self.console.is_terminal:
             self._live.start()
         else:
@@ -110,7 +120,11 @@ class Progress:
         for count in (self._counts[slot.environment.name], self._total):
             count.running += 1
 
+    def entered(self, slot: Slot, stage: Stage) -> None:
+        self._stages[slot.id("")] = stage
+
     def ended(self, slot: Slot, result: RolloutResult | None) -> None:
+        self._stages.pop(slot.id(""), None)
         for count in (self._counts[slot.environment.name], self._total):
             count.running -= 1
             if result is None:
@@ -148,19 +162,34 @@ class Progress:
         total = self._total
         figures = [
             f"{total.done}/{total.planned} done",
-            f"{total.running} running",
+            self._running(),
             f"{total.failed} failed",
             f"reward {total.mean}",
-            *([f"{self.sandboxes()} sandboxes"] if self.sandboxes else []),
+            *self._sandboxes(),
             f"{short(total.tokens)} tokens",
-            f"{self._left()} left",
+            *self._left(),
         ]
         self._say(" · ".join(figures))
 
-    def _left(self) -> str:
-        """Time to the end at the pace so far."""
-        rate = (self._total.done - self._before) / max(self.clock() - self._began, 1e-9)
-        return duration((self._total.planned - self._total.done) / rate) if rate else "?"
+    def _running(self) -> str:
+        """How many run, and how far they are."""
+        phases = Counter(self._stages.values())
+        said = ", ".join(f"{phases[stage]} {phase}" for stage, phase in PHASES.items() if phases[stage])
+        return f"{self._total.running} running{f' ({said})' if said else ''}"
+
+    def _sandboxes(self) -> list[str]:
+        if self.sandboxes is None:
+            return []
+        number = self.sandboxes()
+        return [f"{number} {'sandbox' if number == 1 else 'sandboxes'}"]
+
+    def _left(self) -> list[str]:
+        """Time to the end at the pace so far; not before as many have ended as run at once, for until then the pace is
+        anyone's guess."""
+        ended, left = self._total.done - self._before, self._total.planned - self._total.done
+        if not left or ended < self.plan.settings.concurrency:
+            return []
+        return [f"{duration(left * max(self.clock() - self._began, 0) / ended)} left"]
 
     def _table(self) -> Group:
         table = Table(box=None, pad_edge=False)
@@ -181,9 +210,9 @@ class Progress:
                 count.mean,
                 short(count.tokens),
             )
-        sandboxes = f"{self.sandboxes()} sandboxes · " if self.sandboxes else ""
-        spent = duration(self.clock() - self._began)
-        return Group(table, Text(f"{sandboxes}{spent} so far, {self._left()} left", style="dim"))
+        spent = f"{duration(self.clock() - self._began)} so far"
+        below = [self._running(), *self._sandboxes(), spent, *self._left()]
+        return Group(table, Text(" · ".join(below), style="dim"))
 
     def _say(self, text: str, style: str = "") -> None:
         self.console.print(Text(text, style=style), soft_wrap=True)
@@ -209,7 +238,7 @@ def show(summary: Summary, console: Console, *, program: str, resume: str, onwar
     """
     table = Table(title=f"run {summary.run}: {summary.status}", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("environment", no_wrap=True)
-    for heading in ("rollouts", "scored", "reward", "tokens in", "out", "s each"):
+    for heading in ("rollouts", "scored", "reward", "tokens in", "out", "s each\n(with waiting)"):
         table.add_column(heading, justify="right", no_wrap=True)
     rows = dict(sorted(summary.environments.items()))
     if len(rows) > 1:

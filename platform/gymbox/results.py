@@ -91,6 +91,8 @@ class RunManifest(BaseModel):
     with other inputs is refused."""
     settings: dict[str, Any]
     """All settings of the last start, secrets replaced by stars."""
+    provider: str | None = None
+    """What held the sandboxes of the last start, and how isolated they were; None where a running controller did."""
     images: dict[str, str | None] = Field(default_factory=dict)
     """Content-addressed image of each environment, where the provider has images."""
     versions: dict[str, str]
@@ -144,6 +146,7 @@ class RunFolder:
         planned: int,
         resume: bool,
         retry_failed: bool = False,
+        provider: str | None = None,
         images: dict[str, str | None] | None = None,
     ) -> RunFolder:
         """A new run in `path`, or with `resume` the one that is there (a new one if there is none).
@@ -165,6 +168,7 @@ class RunFolder:
                 started_at=before.started_at if before else now,
                 inputs=inputs,
                 settings=settings,
+                provider=provider,
                 images=images or {},
                 versions=versions,
                 planned=planned,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -67,12 +68,16 @@ async def run_rollout(
     controller: RolloutController,
     http: HttpClient,
     rollout_id: str,
+    entered: Callable[[Stage], None] = lambda stage: None,
 ) -> RolloutResult:
-    """Take one row all the way to a reward; whatever fails on the way is recorded in `error`, never raised."""
+    """Take one row all the way to a reward; whatever fails on the way is recorded in `error`, never raised.
+
+    `entered` hears of each stage as it begins.
+    """
     result = RolloutResult(rollout_id=rollout_id, task_id=str(row.get("id", "")), environment=environment.name)
     bound = BoundModel(model, http, rollout=rollout_id, gold=row.get("gold_replies"))
     public = environment.public(row)
-    clock = _Clock(result.timings)
+    clock = _Clock(result.timings, entered)
     try:
         async with asyncio.timeout(environment.manifest.timeouts.rollout):
             async with controller.sandbox(environment, id=rollout_id) as sandbox:
@@ -95,16 +100,23 @@ async def run_rollout(
 class _Clock:
     """Which stage a rollout is in, and how long each took."""
 
-    def __init__(self, timings: dict[str, float]) -> None:
+    def __init__(self, timings: dict[str, float], entered: Callable[[Stage], None]) -> None:
         self.stage = Stage.PROVISION
         self._timings = timings
+        self._told = entered
         self._began = self._entered = time.perf_counter()
+        entered(self.stage)
 
     def enter(self, stage: Stage) -> None:
-        now = time.perf_counter()
-        self._timings[self.stage.value] = round(now - self._entered, 6)
-        self.stage, self._entered = stage, now
+        self._leave()
+        self.stage = stage
+        self._told(stage)
 
     def stop(self) -> None:
-        self.enter(self.stage)
+        self._leave()
         self._timings["total"] = round(time.perf_counter() - self._began, 6)
+
+    def _leave(self) -> None:
+        now = time.perf_counter()
+        self._timings[self.stage.value] = round(now - self._entered, 6)
+        self._entered = now

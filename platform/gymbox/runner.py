@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
@@ -17,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gymbox.agents import Agent
 from gymbox.dataset import Dataset, Row, open_datasets
 from gymbox.environment import Environment
-from gymbox.errors import ErrorKind
+from gymbox.errors import ErrorKind, Stage
 from gymbox.http import HttpClient
 from gymbox.models import Model
 from gymbox.results import RunFolder, Score, Status
@@ -150,6 +151,9 @@ class Watcher(Protocol):
     """Told what happens, for display."""
 
     def started(self, slot: Slot) -> None: ...
+
+    def entered(self, slot: Slot, stage: Stage) -> None:
+        """An attempt at it has come to that stage."""
 
     def ended(self, slot: Slot, result: RolloutResult | None) -> None:
         """`result` is None if it was cancelled; else it is on disk."""
@@ -307,8 +311,9 @@ class _Run:
         id = slot.id(manifest.run)
         # a sandbox of an earlier attempt may still be there, and the same id would mean the same, used sandbox
         sandbox = id if (manifest.starts, attempt) == (1, 1) else f"{id}.{manifest.starts}.{attempt}"
+        entered = partial(self.watcher.entered, slot) if self.watcher else _unheard
         result = await run_rollout(
-            slot.row.fields, slot.environment, self.agent, self.model, self.controller, self.http, sandbox
+            slot.row.fields, slot.environment, self.agent, self.model, self.controller, self.http, sandbox, entered
         )
         return result.model_copy(update={"rollout_id": id})
 
@@ -330,3 +335,7 @@ class _Run:
             "attempts": len(failed) + 1,
             "failed_attempts": [attempt.model_dump(mode="json", include={"error", "timings"}) for attempt in failed],
         }
+
+
+def _unheard(stage: Stage) -> None:
+    """Where nobody watches."""

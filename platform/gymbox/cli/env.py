@@ -20,6 +20,7 @@ import yaml
 from gymbox_sandbox.lifecycle import ID_PATTERN, SandboxView
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from gymbox.cli.controllers import ask, check
 from gymbox.cli.places import admin_token, environment_folders, program, state_folder
@@ -41,6 +42,8 @@ app = typer.Typer(
 )
 
 TEMPLATE = Path(__file__).parent / "new_environment"
+WIDEST, LEAST = 100_000, 50
+"""Characters: a table where nothing need fit, and what its columns but the first get at least."""
 ROWS = 5
 """Tasks that `test` uses where `runner.limit` does not say."""
 Folders = typer.Option(
@@ -329,7 +332,17 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: list[str], rows: Iterable[list[str]]) -> None:
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*row)
-    Console(soft_wrap=False).print(table)
+    """Print a table. Its first column is never broken, for it is what other commands take; the others are folded to
+    fit a terminal, and stay whole where the output is none."""
+    console, found = Console(), list(rows)
+    first = max((len(row[0]) for row in found), default=0)
+    if not console.is_terminal:
+        console.width = WIDEST
+    elif first + LEAST > console.width:
+        console.width = first + LEAST  # the terminal breaks the lines, and a copy of them is whole
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(Text(column), overflow="fold", no_wrap=number == 0, min_width=0 if number else first)
+    for row in found:
+        table.add_row(*map(Text, row))
+    console.print(table)

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -115,19 +115,20 @@ class Run:
             RunFolder.check(self.output, inputs=inputs, resume=runner.resume)
             async with AsyncExitStack() as stack:
                 http = await stack.enter_async_context(HttpClient())
-                controller, images, sandboxes = await stack.enter_async_context(self._controller(environments, http))
+                sandboxes = await stack.enter_async_context(self._sandboxes(environments, http))
                 stack.push_async_callback(self.settings.model.close)
                 await self.settings.model.open()
                 folder = RunFolder.open(
                     self.output,
                     inputs=inputs,
                     settings=self.settings.record(),
-                    images=images,
+                    provider=sandboxes.provider,
+                    images=sandboxes.images,
                     planned=len(plan),
                     resume=runner.resume,
                     retry_failed=runner.retry_failed,
                 )
-                with Progress(self.console, plan, folder, sandboxes) as progress:
+                with Progress(self.console, plan, folder, sandboxes.count) as progress:
                     self._handler.setStream(sys.stderr)  # which the live display has replaced, so lines go above it
                     gc.freeze()  # what start-up made is there to stay: no collection need look through it again
                     self._running = True
@@ -136,7 +137,7 @@ class Run:
                             plan,
                             self.settings.agent,
                             self.settings.model,
-                            controller,
+                            sandboxes.controller,
                             http,
                             folder,
                             watcher=progress,
@@ -163,14 +164,12 @@ class Run:
         ]
 
     @asynccontextmanager
-    async def _controller(
-        self, environments: Sequence[Environment], http: HttpClient
-    ) -> AsyncIterator[tuple[RolloutController, dict[str, str | None], Callable[[], int] | None]]:
-        """The controller, the images of the environments, and how to count sandboxes."""
+    async def _sandboxes(self, environments: Sequence[Environment], http: HttpClient) -> AsyncIterator[_Sandboxes]:
+        """Those of a running controller, or of one in this process."""
         if self.settings.controller:
             client = ControllerClient(self.settings.controller, admin_token(), http)
             await check(client, environments)
-            yield client, {}, None
+            yield _Sandboxes(client)
             return
         limits = ControllerSettings(port=0, max_sandboxes=self.settings.runner.concurrency)
         provider = self.settings.provider
@@ -187,7 +186,8 @@ class Run:
                 raise ConfigError(f"{error.detail}\n{error.log}".rstrip()) from error
             except Problem as error:
                 raise ConfigError(error.detail) from error
-            yield embedded, images, lambda: embedded.sandboxes.containers
+            isolation = getattr(provider, "isolation_note", "").partition(":")[0]
+            yield _Sandboxes(embedded, isolation or provider.name, images, lambda: embedded.sandboxes.containers)
 
     @contextmanager
     def _patience(self, text: str) -> Iterator[None]:
@@ -233,6 +233,16 @@ def find(names: Sequence[str], folders: Sequence[Path] | None = None) -> list[En
             raise ConfigError(f"environment {environment.name!r} is named twice; a run has each once")
         found[environment.name] = environment
     return list(found.values())
+
+
+@dataclass
+class _Sandboxes:
+    """Where a run's sandboxes come from; what is None only a controller elsewhere knows."""
+
+    controller: RolloutController
+    provider: str | None = None
+    images: dict[str, str | None] | None = None
+    count: Callable[[], int] | None = None
 
 
 class _Found(Catalog):

@@ -105,7 +105,7 @@ class Sandboxes:
         self.metrics = Metrics(self)
         self.environments = environments
         self.draining = False
-        self.provider = provider.name
+        self._provider = provider
         self._proxy_url = proxy_url
         self._state = state
         self._routes = routes
@@ -251,7 +251,7 @@ class Sandboxes:
                 "id": sandbox.id,
                 "environment": sandbox.environment.name,
                 "status": self.status(sandbox),
-                "provider": self.provider,
+                "provider": self._provider.name,
                 "image": container.started.image if container.started else None,
                 "container": container.id,
                 "url": self._proxy_url and f"{self._proxy_url}/sandboxes/{sandbox.id}",

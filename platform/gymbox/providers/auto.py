@@ -27,6 +27,11 @@ class AutoProvider(BaseModel):
     def name(self) -> str:
         return self._chosen.name if self._chosen else "auto"
 
+    @property
+    def isolation_note(self) -> str:
+        """What the chosen one says that its sandboxes lack; `""` if nothing."""
+        return getattr(self._chosen, "isolation_note", "")
+
     async def open(self, controller_id: str, on_end: OnEnd) -> None:
         """
         Raises:

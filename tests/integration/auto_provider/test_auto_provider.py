@@ -4,8 +4,10 @@ import logging
 from pathlib import Path
 
 import pytest
-from gymbox.environment import Environment
+from gymbox.embedded import EmbeddedController
+from gymbox.environment import Catalog, Environment
 from gymbox.errors import NotFound, Unavailable
+from gymbox.http import HttpClient
 from gymbox.providers import SandboxProvider, StartSpec
 from gymbox.providers.auto import AutoProvider
 from gymbox.providers.docker import DockerProvider
@@ -25,6 +27,7 @@ async def test_where_no_engine_answers_it_is_the_process_provider_and_says_so_on
     for _ in range(2):
         await provider.open("test", lambda id, ended: None)
         assert provider.name == "process" and await provider.list() == []
+        assert isinstance(provider, AutoProvider) and provider.isolation_note.startswith("process provider")
         await provider.close()
 
     [line] = [record for record in caplog.records if record.levelno == logging.WARNING]
@@ -50,6 +53,16 @@ async def test_unopened_it_is_unavailable_and_closing_is_fine() -> None:
     provider = without_docker()
     await provider.close()
 
-    assert provider.name == "auto"
+    assert (provider.name, provider.isolation_note) == ("auto", "")
     with pytest.raises(Unavailable, match="is not open"):
         await provider.list()
+
+
+async def test_a_controller_names_the_provider_that_was_chosen(
+    state_folder: Path, catalog: Catalog, counter: Environment, token: str, http: HttpClient
+) -> None:
+    async with (
+        EmbeddedController(without_docker(), catalog, state_folder, token, http) as controller,
+        controller.sandbox(counter, id="one"),
+    ):
+        assert controller.sandboxes.view(controller.sandboxes.get("one")).provider == "process"

@@ -145,7 +145,9 @@ async def test_without_docker_auto_says_loudly_what_is_lost(gymbox: Gymbox) -> N
 
     assert ended.code == 0, ended.err
     assert ended.err.count("NO DOCKER") == 1
-    assert gymbox.read(str(next((gymbox.folder / "runs").iterdir())), "manifest.json")["images"] == {"counter": None}
+    manifest = gymbox.read(str(next((gymbox.folder / "runs").iterdir())), "manifest.json")
+    assert manifest["images"] == {"counter": None} and manifest["provider"].startswith("process provider")
+    assert f"rollouts of counter, {manifest['provider']} → " in ended.err
 
 
 async def test_a_dead_endpoint_is_a_typed_error_and_never_a_reward(gymbox: Gymbox) -> None:
@@ -304,6 +306,8 @@ async def test_a_running_controller_can_be_used(gymbox: Gymbox, controller_url: 
     ended = await gymbox.run(*SCRIPTED[:2], controller, "runner.limit=3", "runner.output=out")
     assert ended.code == 0, ended.err
     assert [line["reward"] for line in gymbox.lines("out")] == [1.0] * 3
+    manifest = gymbox.read("out", "manifest.json")
+    assert (manifest["provider"], manifest["settings"]["provider"], manifest["images"]) == (None, None, {})
 
     copy_of_counter(gymbox.folder)
     ended = await gymbox.run("environment=mine", "model=scripted", controller)

@@ -35,7 +35,7 @@ def plan(tmp_path: Path) -> Plan:
         row = '{"responses_create_params": {"input": "x"}}\n'
         (folder / "data" / "example.jsonl").write_text(row * 3)
         environments.append(Environment.load(folder))
-    return Plan(environments, RunnerSettings())
+    return Plan(environments, RunnerSettings(concurrency=2))
 
 
 @pytest.fixture
@@ -65,16 +65,45 @@ async def test_without_a_terminal_it_prints_lines(plan: Plan, folder: RunFolder)
     out, clock = console(), Clock()
     slots = list(plan)
     with Progress(out, plan, folder, lambda: 2, clock) as progress:
-        progress.started(slots[0])
-        progress.started(slots[1])
-        progress.started(slots[2])
+        for slot in slots[:4]:
+            progress.started(slot)
+        progress.entered(slots[2], Stage.PROVISION)
+        progress.entered(slots[2], Stage.AGENT)
         clock.now = 10
         progress.ended(slots[0], result())
-        progress.ended(slots[1], None)
+        progress.ended(slots[1], result())
+        progress.ended(slots[3], None)
 
     first, last = text(out).splitlines()
     assert first == f"run {folder.manifest.run}: 6 rollouts of counter, weather → {folder.path}"
-    assert last == "1/6 done · 1 running · 0 failed · reward 1.000 · 2 sandboxes · 1.2k tokens · 50.0 s left"
+    assert last == (
+        "2/6 done · 1 running (1 with the agent) · 0 failed · reward 1.000 · 2 sandboxes · 2.5k tokens · 20.0 s left"
+    )
+
+
+async def test_no_time_is_guessed_at_the_start_nor_when_nothing_is_left(plan: Plan, folder: RunFolder) -> None:
+    out, clock = console(), Clock()
+    with Progress(out, plan, folder, lambda: 1, clock) as progress:
+        for number, slot in enumerate(plan, 1):
+            progress.started(slot)
+            progress.entered(slot, Stage.PROVISION)
+            clock.now += 1
+            if number == 1:
+                progress._tell()
+            progress.ended(slot, result())
+
+    _, first, last = text(out).splitlines()
+    assert first == "0/6 done · 1 running (1 starting) · 0 failed · reward – · 1 sandbox · 0 tokens"
+    assert last == "6/6 done · 0 running · 0 failed · reward 1.000 · 1 sandbox · 7.4k tokens"
+
+
+async def test_it_says_what_holds_the_sandboxes(plan: Plan, tmp_path: Path) -> None:
+    out, made = console(), {"inputs": {}, "settings": {}, "planned": 6, "resume": False}
+    folder = RunFolder.open(tmp_path / "held", provider="process provider (bubblewrap)", **made)
+    with Progress(out, plan, folder):
+        pass
+
+    assert f"of counter, weather, process provider (bubblewrap) → {folder.path}" in text(out)
 
 
 async def test_lines_come_by_themselves_while_nothing_ends(
@@ -137,7 +166,7 @@ async def test_a_resumed_run_counts_what_is_there(plan: Plan, tmp_path: Path) ->
     out = console()
     with Progress(out, plan, opened()):
         pass
-    assert "1/6 done · 0 running · 0 failed · reward 1.000 · 10 tokens · ? left" in text(out)
+    assert "1/6 done · 0 running · 0 failed · reward 1.000 · 10 tokens" in text(out)
 
 
 def summary(**changes: Any) -> Summary:

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gymbox.environment import Environment
-from gymbox.errors import ConfigError, ErrorKind
+from gymbox.errors import ConfigError, ErrorKind, Stage
 from gymbox.http import HttpClient
 from gymbox.results import RunFolder, WriteFailed
 from gymbox.rollout import RolloutResult
@@ -27,9 +28,13 @@ class Bench:
         self.controller = MemoryController()
         self.agent = CountingAgent()
         self.seen: list[tuple[str, int, RolloutResult | None]] = []
+        self.stages: list[Stage] = []
 
     def started(self, slot: Slot) -> None:
         self.seen.append(("started", slot.row.index, None))
+
+    def entered(self, slot: Slot, stage: Stage) -> None:
+        self.stages.append(stage)
 
     def ended(self, slot: Slot, result: RolloutResult | None) -> None:
         self.seen.append(("ended", slot.row.index, result))
@@ -189,6 +194,7 @@ async def test_the_watcher_hears_of_each_start_and_end(bench: Bench, environment
     (first, _, nothing), (second, _, result) = bench.seen
     assert (first, second, nothing) == ("started", "ended", None)
     assert result is not None and result.reward == 1.0
+    assert bench.stages == list(Stage)
 
 
 async def test_manifest_and_metrics_say_what_went_in_and_what_came_out(bench: Bench, environment: Make) -> None:
@@ -232,10 +238,16 @@ async def test_what_does_not_end_within_the_grace_is_dropped_without_a_line(benc
     assert bench.seen[-1] == ("ended", 0, None)
 
 
-async def test_drop_ends_what_is_under_way_and_still_sums_up(
-    bench: Bench, environment: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    reached, stop, drop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+async def test_drop_ends_what_is_under_way_and_still_sums_up(bench: Bench, environment: Make) -> None:
+    reached, stop, drop, told = asyncio.Event(), asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    class Ear(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "again: drop them now" in record.getMessage():
+                told.set()
+
+    ear, logger = Ear(), logging.getLogger("gymbox.runner")
+    logger.addHandler(ear)
     bench.agent = CountingAgent(gates={"stuck": (reached, asyncio.Event())})
     running = asyncio.create_task(
         bench.run(environment(row(id="a"), row(id="b", gate="stuck")), concurrency=1, grace=600, stop=stop, drop=drop)
@@ -243,10 +255,10 @@ async def test_drop_ends_what_is_under_way_and_still_sums_up(
     await reached.wait()
     stop.set()
     async with asyncio.timeout(10):
-        while "again: drop them now" not in caplog.text:
-            await asyncio.sleep(0)
+        await told.wait()
         drop.set()
         summary = await running
+    logger.removeHandler(ear)
 
     assert (summary.status, summary.done, summary.planned) == ("interrupted", 1, 2)
     assert bench.controller.live == set() and bench.read("manifest.json")["status"] == "interrupted"

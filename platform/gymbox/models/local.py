@@ -32,6 +32,9 @@ from gymbox.models.structured import check_structured
 INSTALL = "model=local needs more than is installed: pip install 'gymbox[local]'"
 ANSWER = "final_answer"
 """Stands among the tools for: no more calls."""
+LOOPS = {"dry_multiplier": 0.8, "dry_allowed_length": 3, "dry_penalty_last_n": 128}
+"""llama.cpp's settings against repeated runs of tokens. A penalty on single tokens would also stop loops, but makes
+the model change the very figures that it should repeat (53 became 50)."""
 
 
 class LocalModel(Model):
@@ -42,9 +45,11 @@ class LocalModel(Model):
     - Its reply to a request with tools is held by a grammar to one call as JSON, with arguments that fit the tool's
       schema. So a call is always well-formed; whether it is the right one is up to the model. One call a turn.
     - Before the first result it must call a tool (unless `tool_choice` says otherwise); then it may call again or
-      choose to answer. It must answer once a repeated call gave the same result again, or after `max_tool_turns`
-      results in a row.
+      choose to answer. Choosing its last call once more counts as choosing to answer: left alone, it repeats nearly
+      every call. It must answer once a call gave a result that it gave before, or after `max_tool_turns` results in a
+      row.
     - The answer itself is free text, asked for in a second request whose tokens are counted too.
+    - Text that goes round in circles is made less likely (`LOOPS`); what it says otherwise stays its own.
 
     Raises:
         ConfigError: (`open`) the extra is not installed, or the file is no model.
@@ -56,7 +61,7 @@ class LocalModel(Model):
     """A GGUF file; default: the one that the extra brings."""
     temperature: float = Field(0.3, ge=0)
     """For rows that set none. 0 takes the likeliest token each time, and calls one after another then repeat."""
-    max_output_tokens: int = Field(384, ge=1)
+    max_output_tokens: int = Field(256, ge=1)
     """Tokens of one turn, for rows that set fewer or none."""
     max_tool_turns: int = Field(6, ge=0)
     """Results in a row after which it must answer."""
@@ -119,7 +124,7 @@ class LocalModel(Model):
             await self.open()
         tools = _offered(params)
         results = _results_in_a_row(params)
-        going_round = len(results) > 1 and results[-1] == results[-2]
+        going_round = len(results) > 1 and results[-1] in results[:-1]
         asked = self._asked(params)
         limit = asked["max_tokens"]
         if not tools or going_round or len(results) >= self.max_tool_turns:
@@ -130,7 +135,7 @@ class LocalModel(Model):
         if chosen.status == "incomplete":
             return chosen
         decision = json.loads(text)
-        if decision["tool"] != ANSWER:
+        if decision["tool"] != ANSWER and (must_call or not _repeats(decision, results)):
             return _with_call(chosen, decision["tool"], json.dumps(decision["arguments"]))
         spent = chosen.usage or Usage()
         if spent.output_tokens >= limit:
@@ -146,7 +151,7 @@ class LocalModel(Model):
         # what is cached is added up in another order, which can tip the likeliest token
         cached = body["temperature"] > 0
         told = _told(body["messages"])
-        return body | {"messages": told, "max_tokens": limit, "model": self.name, "cache_prompt": cached}
+        return body | LOOPS | {"messages": told, "max_tokens": limit, "model": self.name, "cache_prompt": cached}
 
     async def _answer(self, body: dict[str, Any], params: ResponsesParams, call: Call) -> Response:
         def read(answer: Any) -> Response:
@@ -209,6 +214,14 @@ def _results_in_a_row(params: ResponsesParams) -> list[tuple[str, str, str]]:
         elif isinstance(item, Message) and item.role != "assistant":
             found.clear()
     return found
+
+
+def _repeats(decision: dict[str, Any], results: list[tuple[str, str, str]]) -> bool:
+    """It is the last call once more."""
+    if not results:
+        return False
+    name, arguments, _ = results[-1]
+    return bool(decision["tool"] == name and json.dumps(decision["arguments"]) == arguments)
 
 
 def _told(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

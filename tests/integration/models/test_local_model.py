@@ -90,6 +90,27 @@ async def test_after_results_it_ends_with_an_answer(model: LocalModel, http: Htt
 
 
 @pytest.mark.local_model
+async def test_a_call_is_not_repeated_but_answered_from(model: LocalModel, http: HttpClient) -> None:
+    first = await model.responses(params(tools=[WEATHER]), Call(http))
+    [call] = first.function_calls
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": '{"temperature_c": 19}'}
+    history = [*QUESTION, call.model_dump(mode="json"), result]
+    asked = ResponsesParams.model_validate({"input": history, "tools": [WEATHER]})
+    second = await model.responses(asked, Call(http))
+    assert all(again.arguments != call.arguments for again in second.function_calls)
+    told = await model.responses(asked.model_copy(update={"tool_choice": "required"}), Call(http))
+    assert told.function_calls
+
+
+@pytest.mark.local_model
+async def test_a_text_that_goes_round_in_circles_ends(model: LocalModel, http: HttpClient) -> None:
+    asked = ResponsesParams.model_validate({"input": "Say: ha ha ha ha ha ha ha ha ha ha", "max_output_tokens": 96})
+    words = (await model.responses(asked, Call(http))).output_text.lower().split()
+    runs = [" ".join(words[start : start + 8]) for start in range(len(words) - 7)]
+    assert len(runs) == len(set(runs))
+
+
+@pytest.mark.local_model
 async def test_the_choice_of_tools_is_kept(model: LocalModel, http: HttpClient) -> None:
     other = {"type": "function", "name": "get_time"}
     chosen = await model.responses(

@@ -161,11 +161,13 @@ class Endpoint(Model):
         return sent | {name: value.get_secret_value() for name, value in self.headers.items()}
 
     def _refused(self, answer: Answer) -> ModelFailure:
+        body: Any = None
         try:
-            code, text = _error_of(_decoded(answer.body))
+            body = _decoded(answer.body)
+            code, text = _error_of(body)
         except (ValueError, RecursionError):
             code, text = "", repr(answer.body[:200].decode(errors="replace")) if answer.body else "no body"
-        kind = _kind_of(answer.status)
+        kind = _told_kind(body) or _kind_of(answer.status)
         if code in _UNPAID:
             kind = ErrorKind.MODEL_UNAUTHORIZED
         wait = retry_after(answer.headers)
@@ -197,6 +199,12 @@ def _kind_of(status: int) -> ErrorKind:
     if status in (409, 425) or status >= 500:
         return ErrorKind.MODEL_UNAVAILABLE
     return ErrorKind.MODEL_REFUSED_REQUEST if status >= 400 else ErrorKind.MODEL_BAD_RESPONSE
+
+
+def _told_kind(body: Any) -> ErrorKind | None:
+    """The kind that a model served by gymbox gives with its refusal."""
+    told = body.get("rollout_kind") if isinstance(body, dict) else None
+    return next((kind for kind in TRIES if kind.value == told), None)
 
 
 def _error_of(body: Any) -> tuple[str, str]:

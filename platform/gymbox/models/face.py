@@ -13,15 +13,26 @@ from gymbox_sandbox.problems import faults
 from gymbox_sandbox.responses import Response as ModelResponse
 from gymbox_sandbox.responses import ResponsesParams
 from pydantic import BaseModel, ValidationError
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
-from gymbox.errors import Invalid
+from gymbox.errors import AtCapacity, ErrorKind, Invalid, ModelFailure, Problem, TimedOut, Unavailable
 from gymbox.models import Model
-from gymbox.serving import new_app
+from gymbox.serving import new_app, problem_response
+
+_ANSWERS: dict[ErrorKind, tuple[type[Problem], int]] = {
+    ErrorKind.MODEL_REFUSED_REQUEST: (Invalid, 422),
+    ErrorKind.MODEL_RATE_LIMITED: (AtCapacity, 429),
+    ErrorKind.MODEL_UNAVAILABLE: (Unavailable, 503),
+    ErrorKind.MODEL_TIMED_OUT: (TimedOut, 504),
+    # 502: the fault lies between this server and the model; 401 would blame the caller's token
+    ErrorKind.MODEL_UNAUTHORIZED: (Unavailable, 502),
+    ErrorKind.MODEL_BAD_RESPONSE: (Unavailable, 502),
+}
+"""The problem and the status that tell a caller of a model's failure, by what the caller can do about it."""
 
 
 def app_with(model: Model, title: str) -> FastAPI:
-    """A new app whose lifespan opens and closes the model."""
+    """A new app whose lifespan opens and closes the model, and which answers its failures as `_ANSWERS` says."""
 
     @contextlib.asynccontextmanager
     async def opened(_: FastAPI) -> AsyncIterator[None]:
@@ -33,7 +44,18 @@ def app_with(model: Model, title: str) -> FastAPI:
 
     app = new_app(title)
     app.router.lifespan_context = opened
+    app.add_exception_handler(ModelFailure, _on_model_failure)
     return app
+
+
+async def _on_model_failure(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ModelFailure)
+    problem, status = _ANSWERS[error.rollout_kind]
+    response = problem_response(problem(error.detail, retry_after=error.retry_after, **error.extra), status)
+    if status == 502:
+        # official clients repeat every 5xx unless told not to
+        response.headers["X-Should-Retry"] = "false"
+    return response
 
 
 async def json_object(request: Request) -> dict[str, Any]:

@@ -24,6 +24,10 @@ class ModelServer:
     A caller may name the served model or leave `model` out; another name is answered with 404. With `stream: true` the
     finished answer is replayed as events (see `streams`). A caller that hangs up cancels the call behind it.
 
+    A failure of the model is answered with a status that makes clients repeat only what may succeed: 422 the model
+    refuses the request, 429 its limit of requests, 502 it refuses this server's key or answers nonsense (not to be
+    repeated), 503 it cannot be reached, 504 too slow. `rollout_kind` in the body names the kind.
+
     Bring your own model by writing a `Model`. To change the face instead, subclass this, override `responses` or
     `chat_completions`, or add routes in `setup_webserver`.
 

@@ -8,15 +8,17 @@ from typing import Any
 
 import openai
 import pytest
-from gymbox.errors import Invalid
+from gymbox.errors import ErrorKind, Invalid, ModelFailure
 from gymbox.http import HttpClient
 from gymbox.models import Call, Model
 from gymbox.models.chat import ChatModel
+from gymbox.models.endpoint import TRIES
 from gymbox.models.openai import OpenAIModel
 from gymbox.models.scripted import ScriptedModel
 from gymbox.models.server import ModelServer
 from gymbox.serving import Guard, Listener
 from gymbox_sandbox.responses import Response, ResponsesParams
+from pydantic import PrivateAttr
 
 TOKEN = "gbx_model_tests_only"
 Serve = Callable[[Model], AbstractAsyncContextManager[str]]
@@ -180,7 +182,7 @@ async def test_models_behind_models_speak_both_dialects(serve: Serve, http: Http
         ("/responses", b'{"input": [{"type": "function_call"}]}', 422),
         ("/responses", b'{"model": "other", "input": "x"}', 404),
         ("/chat/completions", b'{"messages": []}', 422),
-        ("/chat/completions", b'{"model": "scripted", "messages": [{"role": "user", "content": "x"}]}', 503),
+        ("/chat/completions", b'{"model": "scripted", "messages": [{"role": "user", "content": "x"}]}', 422),
     ],
 )
 async def test_a_wrong_request_is_told_what_is_wrong_with_it(
@@ -192,6 +194,55 @@ async def test_a_wrong_request_is_told_what_is_wrong_with_it(
         health = await http.json("GET", url.removesuffix("/v1") + "/healthz")
     assert answer.status == status and json.loads(answer.body)["detail"]
     assert health == {"status": "ok", "model": "scripted"}
+
+
+ANSWERS = {
+    ErrorKind.MODEL_REFUSED_REQUEST: (422, 1),
+    ErrorKind.MODEL_RATE_LIMITED: (429, 2),
+    ErrorKind.MODEL_UNAVAILABLE: (503, 2),
+    ErrorKind.MODEL_TIMED_OUT: (504, 2),
+    ErrorKind.MODEL_UNAUTHORIZED: (502, 1),
+    ErrorKind.MODEL_BAD_RESPONSE: (502, 1),
+}
+
+
+class Failing(Model):
+    """Fails as it is told to, and counts how often it was asked."""
+
+    name: str = "failing"
+    kind: ErrorKind
+    wait: float | None = None
+    _asked: list[Call] = PrivateAttr(default_factory=list)
+
+    async def responses(self, params: ResponsesParams, call: Call) -> Response:
+        self._asked.append(call)
+        raise ModelFailure(self.kind, "no answer", retry_after=self.wait)
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+async def test_the_official_client_repeats_only_what_may_succeed(kind: ErrorKind, serve: Serve) -> None:
+    model = Failing(kind=kind, wait=0.01)
+    status, asked = ANSWERS[kind]
+    async with serve(model) as url, openai.AsyncOpenAI(base_url=url, api_key=TOKEN, max_retries=1) as api:
+        with pytest.raises(openai.APIStatusError) as raised:
+            await api.responses.create(model="failing", input="hello")
+    assert raised.value.status_code == status and len(model._asked) == asked
+    assert isinstance(raised.value.body, dict)
+    assert (raised.value.body["rollout_kind"], raised.value.body["status"]) == (kind, status)
+    assert raised.value.response.headers["Retry-After"] == "1"
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+async def test_a_model_behind_a_served_model_fails_by_the_same_kind(
+    kind: ErrorKind, serve: Serve, http: HttpClient
+) -> None:
+    model = Failing(kind=kind)
+    async with serve(model) as url:
+        settings = {"name": "failing", "base_url": url, "api_key": TOKEN, "pause": 0.001}
+        outer = ChatModel.model_validate(settings)
+        with pytest.raises(ModelFailure, match="no answer") as raised:
+            await outer.responses(ResponsesParams(input="hello"), Call(http))
+    assert raised.value.rollout_kind is kind and len(model._asked) == TRIES[kind]
 
 
 @pytest.mark.parametrize("path", ["responses", "chat"])

@@ -25,14 +25,16 @@ from gymbox_sandbox.wire import ExecResult
 __all__ = ["Outcome", "call_function", "decode", "encode", "same"]
 
 CHILD = inspect.getsource(untrusted_child)
-OUTPUT_LIMIT = 8_000_000
+OUTPUT_LIMIT = 2_000_000
 """Bytes of results that are read; more is not a result."""
 
 
 class Exec(Protocol):
     """`ResourcesServer.exec`."""
 
-    async def __call__(self, command: list[str], *, stdin: str, timeout: float, output_limit: int) -> ExecResult: ...
+    async def __call__(
+        self, command: list[str], *, stdin: str, cwd: str, timeout: float, output_limit: int
+    ) -> ExecResult: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +82,16 @@ async def call_function(
         # -I and -S: no site-packages, no .pth, no PYTHON* variable, nothing from the working directory
         [python or sys.executable, "-I", "-S", "-c", CHILD],
         stdin=json.dumps(request),
+        cwd="/",  # the workspace is the agent's: it may have closed it to everyone
         timeout=timeout,
         output_limit=OUTPUT_LIMIT,
     )
     why_missing = "it did not end in time" if result.timed_out else f"it ended early ({_ending(result)})"
     try:
         found = _outcomes(result, len(calls))
-    except (ValueError, TypeError, RecursionError) as error:
-        return [Outcome(error=f"the result channel carries something else than results: {error}")] * len(calls)
+    except Exception as error:  # whatever reading it leads to, the code wrote it
+        reason = f"the result channel carries something else than results: {error}"
+        return [Outcome(error=reason[:300])] * len(calls)
     return [found.get(id, Outcome(error=why_missing)) for id in range(len(calls))]
 
 
@@ -99,7 +103,7 @@ def _outcomes(result: ExecResult, calls: int) -> dict[int, Outcome]:
     """The outcomes on the channel, by call.
 
     Raises:
-        ValueError, TypeError, RecursionError: anything there is not what the child writes.
+        Exception: anything there is not what the child writes.
     """
     if result.truncated:
         raise ValueError(f"more than {OUTPUT_LIMIT} bytes")
@@ -143,9 +147,11 @@ def same(expected: Any, actual: Any, *, tolerance: float = 0.0) -> bool:
         return len(expected) == len(actual) and all(
             same(one, other, tolerance=tolerance) for one, other in zip(expected, actual, strict=True)
         )
+    if kind in (dict, set, frozenset) and len(expected) != len(actual):
+        return False
     if kind is dict:
         others = {_typed(key): value for key, value in actual.items()}
-        return len(expected) == len(actual) and all(
+        return all(
             _typed(key) in others and same(value, others[_typed(key)], tolerance=tolerance)
             for key, value in expected.items()
         )

@@ -14,59 +14,83 @@ import sys
 from typing import Any
 
 PLAIN = (bool, int, str, type(None))
+DEEPEST = 50
+"""Containers in one another that a value may have."""
+COLLISIONS = 100
+"""Values of one set, or keys of one dict, that may have the hash of another one; more of them take long to look up."""
 
 
-def encode(value: Any) -> Any:
+def encode(value: Any, depth: int = DEEPEST) -> Any:
     """`value` as JSON that keeps exact types; what JSON has no form for becomes `{"$type": …}`.
 
     Raises:
         TypeError: it is, or holds, something else than a builtin value; subclasses are something else.
+        ValueError: it is nested deeper than `depth`.
     """
+    if depth < 0:
+        raise ValueError(f"a value that is nested deeper than {DEEPEST}")
     kind = type(value)
     if kind in PLAIN:
         return value
     if kind is float:
         return value if math.isfinite(value) else {"$float": repr(value)}
     if kind is list:
-        return [encode(item) for item in value]
+        return [encode(item, depth - 1) for item in value]
     if kind in (tuple, set, frozenset):
-        return {f"${kind.__name__}": [encode(item) for item in value]}
+        return {f"${kind.__name__}": [encode(item, depth - 1) for item in value]}
     if kind is bytes:
         return {"$bytes": value.hex()}
     if kind is dict:
         if all(type(key) is str and not key.startswith("$") for key in value):
-            return {key: encode(item) for key, item in value.items()}
-        return {"$dict": [[encode(key), encode(item)] for key, item in value.items()]}
+            return {key: encode(item, depth - 1) for key, item in value.items()}
+        return {"$dict": [[encode(key, depth - 1), encode(item, depth - 1)] for key, item in value.items()]}
     raise TypeError(f"{kind.__module__}.{kind.__qualname__} is no plain builtin type")
 
 
-def decode(coded: Any) -> Any:
-    """What `encode` was given.
+def decode(coded: Any, depth: int = 2 * DEEPEST) -> Any:
+    """What `encode` was given; of a hostile code, nothing that takes long to make or to look at.
+
+    Args:
+        depth: Lists and objects in one another that are followed; a container has up to two.
 
     Raises:
-        ValueError, TypeError: no such code.
+        ValueError, TypeError, OverflowError: no such code.
     """
+    if depth < 0:
+        raise ValueError(f"a value that is nested deeper than {DEEPEST}")
     if isinstance(coded, list):
-        return [decode(item) for item in coded]
+        return [decode(item, depth - 1) for item in coded]
     if not isinstance(coded, dict):
         return coded
     if not any(key.startswith("$") for key in coded):
-        return {key: decode(item) for key, item in coded.items()}
+        return {key: decode(item, depth - 1) for key, item in coded.items()}
     [(kind, content)] = coded.items()
     match kind:
         case "$float":
             return float(content)
         case "$tuple":
-            return tuple(decode(content))
+            return tuple(decode(content, depth - 1))
         case "$set":
-            return set(decode(content))
+            return set(scattered(decode(content, depth - 1)))
         case "$frozenset":
-            return frozenset(decode(content))
+            return frozenset(scattered(decode(content, depth - 1)))
         case "$bytes":
             return bytes.fromhex(content)
         case "$dict":
-            return {decode(key): decode(item) for key, item in content}
+            keys = scattered([decode(key, depth - 2) for key, _ in content])
+            return dict(zip(keys, [decode(item, depth - 2) for _, item in content], strict=True))
     raise ValueError(f"{kind!r} is no type")
+
+
+def scattered(values: list[Any]) -> list[Any]:
+    """`values`, which have hashes of their own but for a few: looking those up that all share one takes ages.
+
+    Raises:
+        ValueError: more than a few have the hash of another.
+    """
+    if len(values) - len({hash(value) for value in values}) > COLLISIONS:
+        raise ValueError("values with the same hash")
+    return values
 
 
 def main() -> None:

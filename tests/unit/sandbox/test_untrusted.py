@@ -21,11 +21,15 @@ CALLS = [[1, 2], [3, 4], [5, 6]]
 EXPECTED = [3, 7, 11]
 
 
-async def execute(command: list[str], *, stdin: str, timeout: float, output_limit: int) -> ExecResult:
+async def execute(command: list[str], *, stdin: str, cwd: str, timeout: float, output_limit: int) -> ExecResult:
     """A child process of this test, with the contract of `ResourcesServer.exec`."""
     began = time.perf_counter()
     process = await asyncio.create_subprocess_exec(
-        *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=cwd,
     )
     timed_out = asyncio.Event()
     timer = asyncio.get_running_loop().call_later(timeout, lambda: (timed_out.set(), process.kill()))
@@ -189,7 +193,76 @@ async def test_a_first_line_that_is_forged_voids_the_rest() -> None:
 
 async def test_too_much_on_the_channel_voids_every_call() -> None:
     outcomes = await call("def add(a, b):\n    return 'x' * 5_000_000")
-    assert all(outcome.error and "more than 8000000 bytes" in outcome.error for outcome in outcomes)
+    assert all(outcome.error and "more than 2000000 bytes" in outcome.error for outcome in outcomes)
+
+
+def written(lines: str) -> str:
+    """Source that writes `lines`, a Python expression, to the result channel itself and ends."""
+    return (
+        "import os, json\n"
+        f"lines = ({lines}).encode()\n"
+        "for fd in range(3, 50):\n"
+        "    try:\n"
+        "        while lines: lines = lines[os.write(fd, lines):]\n"
+        "    except OSError: pass\n"
+        "os._exit(0)"
+    )
+
+
+HOSTILE = {
+    "a number too large for a float": """'{"id":0,"value":{"$float":1' + '0' * 400 + '}}\\n'""",
+    "numbers that share a hash": (
+        """'{"id":0,"value":{"$set":' + json.dumps([k * (2**61 - 1) for k in range(80_000)]) + '}}\\n'"""
+    ),
+    "keys that share a hash": (
+        """'{"id":0,"value":{"$dict":' + json.dumps([[k * (2**61 - 1), 0] for k in range(70_000)]) + '}}\\n'"""
+    ),
+    "tuples that share a hash": (
+        """'{"id":0,"value":{"$frozenset":'"""
+        """ + json.dumps([{'$tuple': [k * (2**61 - 1)]} for k in range(50_000)]) + '}}\\n'"""
+    ),
+    "tuples in tuples": """'{"id":0,"value":' + '{"$tuple":[' * 60 + '1' + ']}' * 60 + '}\\n'""",
+    "a type of endless name": """'{"id":0,"value":{"$' + 'x' * 1_900_000 + '":1}}\\n'""",
+    "no UTF-8": """'\\udcff'.encode('utf-8', 'surrogateescape').decode('latin-1') + '\\n'""",
+}
+
+
+@pytest.mark.parametrize("lines", HOSTILE.values(), ids=HOSTILE.keys())
+async def test_a_hostile_channel_voids_every_call_and_takes_no_time(lines: str) -> None:
+    began = time.process_time()
+    outcomes = await call(written(lines))
+    assert time.process_time() - began < 2
+    assert all(outcome.error and len(outcome.error) <= 300 for outcome in outcomes)
+    assert "the result channel carries something else" in str(outcomes[0].error)
+
+
+async def test_the_largest_result_is_read_in_no_time() -> None:
+    began = time.process_time()
+    outcomes = await call(written("""'{"id":0,"value":[' + '[],' * 660_000 + '0]}\\n'"""))
+    assert outcomes[0].ok and not same([], outcomes[0].value)
+    assert time.process_time() - began < 2
+
+
+async def test_it_runs_where_the_agent_can_neither_plant_nor_close_anything() -> None:
+    assert await call("import os\ndef add(a, b):\n    return os.getcwd()") == [Outcome(value="/")] * 3
+
+
+@pytest.mark.parametrize("depth", [50, 51])
+def test_a_value_may_be_nested_but_not_endlessly(depth: int) -> None:
+    for kind in (lambda value: [value], lambda value: (value,), lambda value: {"a": value}, lambda value: {1: value}):
+        value: Any = kind(0)
+        for _ in range(depth - 1):
+            value = kind(value)
+        if depth == 50:
+            assert same(value, decode(encode(value)))
+        else:
+            with pytest.raises(ValueError, match="nested deeper than 50"):
+                encode(value)
+
+
+def test_a_few_values_may_share_a_hash() -> None:
+    values = {k * (2**61 - 1) for k in range(100)} | {-1, -2}
+    assert same(values, decode(encode(values)))
 
 
 async def test_it_starts_without_site_packages_and_without_the_caller_s_python_settings(monkeypatch, tmp_path) -> None:

@@ -24,6 +24,14 @@ UNITS = {
 """Each number with the ways to write its unit."""
 FAHRENHEIT = r"(?:[°º]|degrees?)?\s*f(?:ahrenheit)?"
 NUMBER = r"(?<![\w.])(-?\d+(?:\.\d+)?)"
+NUMBER_WORD = (
+    r"\b(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen"
+    r"|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred)"
+)
+DENIAL = r"\b(?:no|not|cannot|never|neither|nor|none|hardly|without|false|wrong|incorrect|untrue)\b|n['’]t\b"
+HARMLESS = r"\bno,|\bno need\b|\b(?:do not|don['’]t|won['’]t|will not) (?:need|forget)\b"
+"""Denials that deny nothing of the weather: whether one needs an umbrella is often asked."""
+PLACE = r"\b(?:[Ii]n|[Ff]or|[Aa]t) (?!Celsius\b|Fahrenheit\b|C\b|F\b)[A-Z]\w+"
 ALIASES = {"sf": "san francisco", "nyc": "new york", "new york city": "new york", "la": "los angeles"}
 
 
@@ -63,24 +71,55 @@ class Weather(ResourcesServer):
             return False
         if not task.verifier_metadata:
             return True
-        facts = task.verifier_metadata["facts"]
-        asked = city_key(task.verifier_metadata["city"]) in self.asked
-        return asked and all(states(answer, fact, value) for fact, value in facts.items())
+        city, facts = task.verifier_metadata["city"], task.verifier_metadata["facts"]
+        others = (self.reports or {}).keys() - {city_key(city)}
+        if city_key(city) not in self.asked or denies(answer) or names_another(answer, city, others):
+            return False
+        said = without_questions(answer)
+        return all(states(said, fact, value) for fact, value in facts.items())
 
 
 def city_key(city: str) -> str:
     """What two spellings of a city have in common: no case, accents, punctuation or country."""
-    plain = unicodedata.normalize("NFKD", city.split(",")[0]).encode("ascii", "ignore").decode()
-    key = " ".join(re.findall(r"[a-z]+", plain.lower()))
+    key = plain(city.split(",")[0])
     return ALIASES.get(key, key)
 
 
+def plain(text: str) -> str:
+    """The words of a text, without case, accents and punctuation."""
+    letters = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    return " ".join(re.findall(r"[a-z]+", letters.lower()))
+
+
+def denies(answer: str) -> bool:
+    """Whether something is denied. What it is takes more than patterns to tell, so that nothing is stated then."""
+    return re.search(DENIAL, re.sub(HARMLESS, "", answer.lower())) is not None
+
+
+def names_another(answer: str, city: str, others: set[str]) -> bool:
+    """Whether `answer` names one of the `others`, or some place while it does not name `city`."""
+
+    def names(city: str) -> bool:
+        key = city_key(city)
+        spellings = [key, *(short for short, long in ALIASES.items() if long == key)]
+        return any(f" {spelling} " in f" {plain(answer)} " for spelling in spellings)
+
+    return any(map(names, others)) or (re.search(PLACE, answer) is not None and not names(city))
+
+
+def without_questions(answer: str) -> str:
+    """`answer` without the sentences that end in a question mark: they state nothing."""
+    return re.sub(r"[^.!?;\n]*\?", "", answer)
+
+
 def states(answer: str, fact: str, value: str | int) -> bool:
-    """Whether `answer` says that `fact` is `value`, without hedging: naming every possibility states nothing."""
+    """Whether `answer` says that `fact` is `value`, without hedging: naming two possibilities states nothing."""
     if fact == "condition":
         words = set(re.findall(r"[a-z]+", answer.lower()))
         named = [name for name, synonyms in CONDITIONS.items() if words.intersection(synonyms)]
-        return value in named and len(named) <= 2
+        return named == [value]
+    if re.search(rf"{NUMBER_WORD}[\s-]*(?:{UNITS[fact]})(?!\w)", answer.lower()):
+        return False  # a second value, or the only one, in a form that is not read
     return numbers(answer, fact) == {float(value)}
 
 

@@ -7,8 +7,10 @@ file is no part of the environment's image.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import inspect
 import json
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +19,8 @@ from typing import Any
 
 from gymbox_sandbox.untrusted import encode
 
-FRESH = 25
-"""Random tests a problem."""
+FRESH = 400
+"""Random tests a problem: an answer that is wrong for 3 % of the inputs passes them once in 200,000 tries."""
 
 
 @dataclass(frozen=True)
@@ -52,24 +54,44 @@ def text(alphabet: str, low: int, high: int) -> dict[str, Any]:
     return {"str": alphabet, "size": [low, high]}
 
 
+def mirrored(half: dict[str, Any]) -> dict[str, Any]:
+    return {"mirrored": half}
+
+
+def choice(*values: Any) -> dict[str, Any]:
+    return {"choice": [encode(value) for value in values]}
+
+
+def either(*specifications: dict[str, Any]) -> dict[str, Any]:
+    return {"any": list(specifications)}
+
+
 def many(item: dict[str, Any], low: int, high: int) -> dict[str, Any]:
     return {"list": item, "size": [low, high]}
 
 
-@problem(integer(-50, 50), integer(-20, 0), integer(1, 20), fixed=[[5, 0, 3], [-7, -2, 9], [4, 4, 4], [1, 0, 3]])
+@problem(
+    integer(-50, 50),
+    integer(-20, 10),
+    integer(10, 30),
+    fixed=[[5, 0, 3], [-7, -2, 9], [4, 4, 4], [1, 0, 3], [5, 10, 20], [25, 10, 20], [-30, -20, -10], [-5, -20, -10]],
+)
 def clamp(value: int, low: int, high: int) -> int:
     """Return `value`, but no less than `low` and no more than `high`."""
     return max(low, min(value, high))
 
 
-@problem(text("abBA ,x", 0, 9), fixed=[["Never odd or even"], ["gymbox"], [""], ["A"], ["ab"], [",,,"]])
+@problem(
+    either(text("aB1 ,", 0, 9), mirrored(text("abAB1 ,", 1, 5)), text("aA", 2, 12)),
+    fixed=[["Never odd or even"], ["gymbox"], [""], ["A"], ["ab"], [",,,"], ["abba"], ["1a2"], ["1 1"], ["abcab"]],
+)
 def is_palindrome(text: str) -> bool:
     """Tell whether `text` reads the same backwards, looking only at letters and digits and ignoring case."""
     kept = [character.lower() for character in text if character.isalnum()]
     return kept == kept[::-1]
 
 
-@problem(text("abcAB \n-", 0, 40), fixed=[["the cat the dog"], ["A a"], [""], ["  \n "], ["a-b a-b"]])
+@problem(text("abcAB \n\t-", 0, 40), fixed=[["the cat the dog"], ["A a"], [""], ["  \n "], ["a-b a-b"], ["a\ta"]])
 def word_counts(text: str) -> dict[str, int]:
     """Return how often each word occurs. Words are separated by whitespace; lower and upper case count as the same,
     and the keys are in lower case."""
@@ -85,7 +107,7 @@ def without_repeats(numbers: list[int]) -> list[int]:
     return list(dict.fromkeys(numbers))
 
 
-@problem(integer(0, 3999), fixed=[[14], [1994], [0], [1], [3999], [400]])
+@problem(either(integer(0, 3999), integer(0, 100)), fixed=[[14], [1994], [0], [1], [3999], [400], [949], [2888]])
 def roman(number: int) -> str:
     """Return `number` (0 to 3999) as a Roman numeral; 0 is the empty string."""
     digits = [(1000, "M"), (900, "CM"), (500, "D"), (400, "CD"), (100, "C"), (90, "XC"), (50, "L"), (40, "XL")]
@@ -97,7 +119,10 @@ def roman(number: int) -> str:
     return numeral
 
 
-@problem(integer(-3, 400), fixed=[[12], [97], [1], [0], [-5], [2]])
+@problem(
+    either(integer(-3, 400), integer(400, 10_000), choice(4, 9, 25, 49, 121, 169, 289, 361, 529, 841, 961, 4489)),
+    fixed=[[12], [97], [1], [0], [-5], [2], [361], [1024], [2310], [9409], [9973]],
+)
 def prime_factors(number: int) -> list[int]:
     """Return the prime factors of `number` in ascending order, each as often as it divides; `[]` for less than 2."""
     factors: list[int] = []
@@ -134,7 +159,24 @@ def mean(numbers: list[float]) -> float:
     return sum(numbers) / len(numbers) if numbers else float("nan")
 
 
-@problem(text("()[]{}", 0, 8), fixed=[["([]{})"], ["([)]"], [""], ["("], ["]"], ["{{}}"]])
+def brackets() -> list[str]:
+    """Brackets in the right order, and the same with one pair of neighbours exchanged."""
+    draw = random.Random(1)
+    found = []
+    for length in range(1, 31):
+        text = ""
+        for _ in range(length % 5 + 2):
+            pair, place = draw.choice(("()", "[]", "{}")), draw.randint(0, len(text))
+            text = f"{pair[0]}{text[:place]}{pair[1]}{text[place:]}"
+        place = draw.randrange(len(text) - 1)
+        found += [text, text[:place] + text[place : place + 2][::-1] + text[place + 2 :]]
+    return found
+
+
+@problem(
+    either(text("()[]{}", 0, 8), text("()", 0, 6), text("([)]", 2, 6), choice(*brackets())),
+    fixed=[["([]{})"], ["([)]"], [""], ["("], ["]"], ["{{}}"], ["{[}]"], ["())("], ["(]"], ["()[]"]],
+)
 def balanced(brackets: str) -> bool:
     """Tell whether every bracket in a string of `()[]{}` is closed by one of its kind, in the right order."""
     closing = {")": "(", "]": "[", "}": "{"}
@@ -155,13 +197,13 @@ def run_lengths(text: str) -> list[tuple[str, int]]:
     return [(character, len(list(run))) for character, run in groupby(text)]
 
 
-@problem(many(integer(-20, 20), 0, 10), integer(1, 4), fixed=[[[1, 2, 3, 4, 5], 2], [[1, 2], 3], [[], 1], [[9], 1]])
+@problem(many(integer(-20, 20), 0, 10), integer(1, 12), fixed=[[[1, 2, 3, 4, 5], 2], [[1, 2], 3], [[], 1], [[9], 1]])
 def chunks(numbers: list[int], size: int) -> list[list[int]]:
     """Cut the list into lists of `size` numbers; the last may be shorter."""
     return [numbers[start : start + size] for start in range(0, len(numbers), size)]
 
 
-@problem(integer(0, 60), fixed=[[10], [1], [0], [2], [90]])
+@problem(integer(0, 120), fixed=[[10], [1], [0], [2], [90]])
 def fibonacci(index: int) -> int:
     """Return the Fibonacci number with that index, where those with index 0 and 1 are 0 and 1."""
     one, other = 0, 1
@@ -180,7 +222,7 @@ def in_base(number: int, base: int) -> str:
     return digits or "0"
 
 
-@problem(text("abcxyzABCXYZ ,!", 0, 20), integer(-30, 30), fixed=[["Hello, World", 3], ["abc", -1], ["", 5]])
+@problem(text("abcxyzABCXYZ ,!5é", 0, 20), integer(-60, 60), fixed=[["Hello, World", 3], ["abc", -1], ["", 5]])
 def caesar(text: str, shift: int) -> str:
     """Move each letter a-z and A-Z by `shift` places in the alphabet, wrapping around; leave all else as it is."""
     moved = ""
@@ -213,20 +255,30 @@ def pair_with_sum(numbers: list[int], total: int) -> tuple[int, int] | None:
     return None
 
 
-@problem(many(many(integer(0, 9), 3, 3), 0, 4), fixed=[[[[1, 2], [3, 4], [5, 6]]], [[[7]]], [[]], [[[1, 2, 3]]]])
+@problem(
+    either(*(many(many(integer(0, 9), columns, columns), 0, 5) for columns in range(1, 6))),
+    fixed=[[[[1, 2], [3, 4], [5, 6]]], [[[7]]], [[]], [[[1, 2, 3]]]],
+)
 def transposed(rows: list[list[int]]) -> list[list[int]]:
     """Turn the rows of a matrix, all of the same length, into columns; an empty matrix stays empty."""
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-@problem(integer(0, 200_000), fixed=[[3661], [59], [0], [86_400], [60]])
+def hours(seconds: int) -> list[int]:
+    return [3_600 * hour + seconds for hour in range(1, 56)]
+
+
+@problem(
+    either(integer(0, 200_000), integer(0, 130), integer(3_500, 3_700), choice(*hours(-1)), choice(*hours(0))),
+    fixed=[[3661], [59], [0], [86_400], [60], [61], [599], [600], [3599], [3600], [35_999], [36_000], [360_000]],
+)
 def duration(seconds: int) -> str:
     """Write a number of seconds as `h:mm:ss`: hours without leading zeros, minutes and seconds with two digits."""
     return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
 @problem(
-    many(many(integer(0, 20), 2, 2), 0, 7), fixed=[[[[1, 3], [2, 6], [8, 9]]], [[[1, 2], [2, 3]]], [[]], [[[5, 1]]]]
+    many(many(integer(-10, 20), 2, 2), 0, 7), fixed=[[[[1, 3], [2, 6], [8, 9]]], [[[1, 2], [2, 3]]], [[]], [[[5, 1]]]]
 )
 def merged(intervals: list[list[int]]) -> list[tuple[int, int]]:
     """Each interval is two numbers, in either order, that both belong to it. Merge those that overlap or share an
@@ -260,14 +312,14 @@ def type_names(values: list[object]) -> list[str]:
     return [type(value).__name__ for value in values]
 
 
-@problem(text("abz é\n", 0, 12), fixed=[["hi"], ["é"], [""], ["\n"]])
+@problem(text("abz é€\n", 0, 12), fixed=[["hi"], ["é"], [""], ["\n"]])
 def checksum(text: str) -> bytes:
     """Encode `text` as UTF-8 and return it with one more byte: the sum of all its bytes modulo 256."""
     data = text.encode("utf-8")
     return data + bytes([sum(data) % 256])
 
 
-@problem(integer(0, 9), many(integer(-5, 5), 0, 5), fixed=[[2, [1, 0, 3]], [5, []], [0, [4, 9]], [1, [1, 1]]])
+@problem(integer(-9, 9), many(integer(-5, 5), 0, 5), fixed=[[2, [1, 0, 3]], [5, []], [0, [4, 9]], [1, [1, 1]]])
 def polynomial(x: int, coefficients: list[int]) -> int:
     """Return the value at `x` of the polynomial with these coefficients, the one of the highest power first."""
     value = 0
@@ -276,12 +328,12 @@ def polynomial(x: int, coefficients: list[int]) -> int:
     return value
 
 
-def rows(seed: int) -> list[dict[str, Any]]:
+def rows(seed: str) -> list[dict[str, Any]]:
     """One task a problem, the same for the same seed."""
     return [row(index, problem, seed) for index, problem in enumerate(PROBLEMS)]
 
 
-def row(index: int, problem: Problem, seed: int) -> dict[str, Any]:
+def row(index: int, problem: Problem, seed: str) -> dict[str, Any]:
     name = problem.solution.__name__
     source = source_of(problem.solution)
     answered = f"```python\n{source}```"
@@ -296,7 +348,7 @@ def row(index: int, problem: Problem, seed: int) -> dict[str, Any]:
                 for arguments in problem.fixed
             ],
             "fresh": {
-                "seed": seed * 1000 + index,
+                "seed": hashlib.sha256(f"{seed}:{name}".encode()).hexdigest(),
                 "count": FRESH,
                 "inputs": problem.inputs,
                 "reference": source,
@@ -331,7 +383,7 @@ def statement(problem: Problem) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", default="1", help="any text; a secret one makes tests that nobody can tell")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "data" / "example.jsonl")
     options = parser.parse_args()
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows(options.seed)]

@@ -1,5 +1,6 @@
 """Unit tests: the agent writes a Python function; hidden tests run it as untrusted code."""
 
+import hmac
 import random
 import re
 import sys
@@ -22,9 +23,14 @@ class Case(BaseModel):
 
 
 class Fresh(BaseModel):
-    """Tests drawn at verify: inputs by `seed` and by what the answer is, expectations from `reference`."""
+    """Tests drawn at verify: inputs by `seed` and by what the answer is, expectations from `reference`.
 
-    seed: int
+    There are so many that an answer which is wrong for few inputs fails whatever is drawn: who tries variants of a
+    wrong one until nothing drawn shows it, and even knows the seed, tries for ages.
+    """
+
+    seed: str = Field(min_length=32)
+    """At least 128 bits, in hexadecimal digits; nothing that the agent can see may tell it."""
     count: int = Field(ge=1, le=1000)
     inputs: list[dict[str, Any]]
     """One specification an argument; see `drawn`."""
@@ -95,8 +101,7 @@ class UnitTests(ResourcesServer):
         Raises:
             RuntimeError: the reference fails: the row is wrong, not the answer.
         """
-        draw = random.Random(f"{fresh.seed}:{source}")
-        inputs = [[drawn(specification, draw) for specification in fresh.inputs] for _ in range(fresh.count)]
+        inputs = drawn_inputs(fresh, source)
         outcomes = await call_function(self.exec, fresh.reference, function, inputs)
         for args, outcome in zip(inputs, outcomes, strict=True):
             if not outcome.ok:
@@ -111,9 +116,16 @@ def last_definition(text: str, function: str) -> str:
     return next((block for block in reversed(blocks) if defines.search(block)), "")
 
 
+def drawn_inputs(fresh: Fresh, source: str) -> list[list[Any]]:
+    """The arguments of every fresh test for the answer `source`."""
+    draw = random.Random(hmac.digest(fresh.seed.encode(), source.encode("utf-8", "surrogatepass"), "sha256"))
+    return [[drawn(specification, draw) for specification in fresh.inputs] for _ in range(fresh.count)]
+
+
 def drawn(specification: dict[str, Any], draw: random.Random) -> Any:
     """A random value: `{"int": [low, high]}`, `{"float": [low, high]}` (3 digits), `{"choice": [value, …]}`,
-    `{"str": alphabet, "size": [low, high]}` or `{"list": specification, "size": [low, high]}`.
+    `{"str": alphabet, "size": [low, high]}`, `{"list": specification, "size": [low, high]}`,
+    `{"mirrored": specification of a string}` (it, then its reverse) or `{"any": [specification, …]}` (one of them).
 
     Raises:
         ValueError: it is none of these.
@@ -129,6 +141,11 @@ def drawn(specification: dict[str, Any], draw: random.Random) -> Any:
             return "".join(draw.choices(alphabet, k=draw.randint(low, high)))
         case {"list": dict(item), "size": [low, high]}:
             return [drawn(item, draw) for _ in range(draw.randint(low, high))]
+        case {"mirrored": dict(half)}:
+            text = drawn(half, draw)
+            return text + text[::-1][draw.randint(0, 1) :]
+        case {"any": [*specifications]}:
+            return drawn(draw.choice(specifications), draw)
     raise ValueError(f"{specification!r} specifies no random value")
 
 

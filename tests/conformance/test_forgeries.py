@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from gymbox.embedded import EmbeddedController
 from gymbox.environment import Environment
+from gymbox.providers.process import ProcessProvider
 from gymbox_sandbox.responses import Response
 
 FOLDER = Path(__file__).resolve().parents[2] / "environments" / "unit_tests"
@@ -59,6 +60,15 @@ async def test_a_right_answer_scores(sandboxes: Sandboxes) -> None:
 async def test_no_function_that_cheats_scores(sandboxes: Sandboxes) -> None:
     rewards = await sandboxes.rewards({name: ("", answer) for name, answer in forgeries.ANSWERS.items()})
     assert rewards == dict.fromkeys(forgeries.ANSWERS, 0.0)
+
+
+@pytest.mark.parametrize("name", forgeries.EXHAUSTS)
+async def test_no_function_that_takes_all_there_is_scores_or_fails_verify(
+    sandboxes: Sandboxes, provider: Any, name: str
+) -> None:
+    if isinstance(provider, ProcessProvider):
+        pytest.skip("processes without a container have no limits but this machine's")
+    assert await sandboxes.reward("", forgeries.EXHAUSTS[name]) == 0.0
 
 
 @pytest.mark.parametrize("name", forgeries.READS)

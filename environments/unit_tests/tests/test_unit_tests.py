@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+from gymbox_sandbox.untrusted import decode, same
 
 HERE = Path(__file__).resolve().parent
-spec = importlib.util.spec_from_file_location("forgeries", HERE / "forgeries.py")
-forgeries = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(forgeries)
+
+
+def module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"unit_tests_{path.stem}", path)
+    loaded = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+forgeries = module(HERE / "forgeries.py")
+server = module(HERE.parent / "server.py")
+MUTANTS = module(HERE / "mutants.py").MUTANTS
+ROWS = {
+    row["verifier_metadata"]["function"]: row
+    for row in map(json.loads, (HERE.parent / "data" / "example.jsonl").read_bytes().splitlines())
+}
 
 FENCED = "Here it is:\n```python\n{}```\nIt adds."
 
@@ -29,6 +47,64 @@ async def test_a_function_that_returns_nothing_never_scores(play, rows) -> None:
         game = await play(row)
         game.say(FENCED.format(f"def {row['verifier_metadata']['function']}(*_):\n    return 0.5\n"))
         assert await game.reward() == 0.0, row["id"]
+
+
+def function(source: str, name: str) -> Any:
+    namespace: dict[str, Any] = {}
+    exec(source, namespace)
+    return namespace[name]
+
+
+def passes(hidden: Any, right: Any, wrong: Any, source: str) -> bool:
+    """Whether `wrong`, a function of this file's making, passes every test that the answer `source` would get."""
+    tests = [(case.args, decode(case.expected)) for case in hidden.cases]
+    tests += [(args, right(*decode(args))) for args in server.drawn_inputs(hidden.fresh, source)]
+    for args, expected in tests:
+        try:
+            if not same(expected, wrong(*decode(args)), tolerance=hidden.tolerance):
+                return False
+        except Exception:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_plausible_but_wrong_solution_never_passes_whatever_is_drawn(name) -> None:
+    hidden = server.Hidden.model_validate(ROWS[name]["verifier_metadata"])
+    reference = hidden.fresh.reference
+    right = function(reference, name)
+    assert passes(hidden, right, right, reference)
+    assert len(MUTANTS[name]) >= 3
+    for old, new in MUTANTS[name]:
+        assert old in reference
+        # it knows the fixed tests by heart, so that only what is drawn can tell
+        known = {repr(decode(case.args)): decode(case.expected) for case in hidden.cases}
+        mutant = function(reference.replace(old, new, 1), name)
+
+        def wrong(*args: Any, known: Any = known, mutant: Any = mutant) -> Any:
+            return known[repr(list(args))] if repr(list(args)) in known else mutant(*args)
+
+        assert not any(passes(hidden, right, wrong, f"{new} # {nonce}") for nonce in range(20)), (old, new)
+
+
+async def test_a_wrong_answer_that_was_varied_until_few_tests_told_does_not_score(play) -> None:
+    wrong = (
+        "def is_palindrome(text):\n"
+        "    # {}\n"
+        "    kept = [character for character in text if character.isalnum()]\n"
+        "    return len(kept) < 2 or text.startswith('Never odd')\n"
+    )
+    row = ROWS["is_palindrome"]
+    fresh = server.Hidden.model_validate(row["verifier_metadata"]).fresh
+    right = function(fresh.reference, "is_palindrome")
+    loaded = function(wrong, "is_palindrome")
+
+    def told(nonce: int) -> int:
+        return sum(right(*args) != loaded(*args) for args in server.drawn_inputs(fresh, wrong.format(nonce)))
+
+    game = await play(row)
+    game.say(FENCED.format(wrong.format(min(range(200), key=told))))
+    assert await game.reward() == 0.0
 
 
 async def test_a_submitted_answer_counts_where_the_last_message_has_none(play) -> None:
@@ -121,6 +197,6 @@ def test_the_generator_writes_the_dataset_again(generate, folder, tmp_path, monk
 
 
 def test_another_seed_draws_other_tests_of_the_same_problems(generate) -> None:
-    one, other = generate.rows(1)[0], generate.rows(2)[0]
+    one, other = generate.rows("1")[0], generate.rows("2")[0]
     assert one["id"] == other["id"]
     assert one["verifier_metadata"]["fresh"]["seed"] != other["verifier_metadata"]["fresh"]["seed"]

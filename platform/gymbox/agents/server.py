@@ -28,9 +28,9 @@ class AgentServer:
 
     `POST /run` takes a row and answers with the row, `response`, `reward` and what else a rollout's record has; a
     rollout that failed has `reward: null` and an `error`. `POST /v1/responses` lets the agent answer Responses params
-    with the tools of a fresh sandbox, and does not score. Both take `?environment=NAME`; without it, a row's own
-    `environment` counts if it is a text, and then the server's default. A caller that hangs up cancels its rollout,
-    and the sandbox is deleted.
+    with the tools of a fresh sandbox, and does not score; a failure of the model is answered as `ModelServer` does.
+    Both take `?environment=NAME`; without it, a row's own `environment` counts if it is a text, and then the server's
+    default. A caller that hangs up cancels its rollout, and the sandbox is deleted.
 
     Subclass it to serve another face: override `run` or `responses`, or add routes in `setup_webserver`.
 

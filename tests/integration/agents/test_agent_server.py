@@ -82,6 +82,11 @@ async def test_a_wrong_request_is_told_what_is_wrong_with_it(
     assert health == {"status": "ok", "agent": "ToolLoop", "model": "scripted"}
 
 
+async def test_a_request_that_the_model_refuses_is_not_worth_repeating(url: str, http: HttpClient) -> None:
+    status, problem = await post(http, f"{url}/v1/responses", {"input": "no row begins like this"})
+    assert (status, problem["kind"], problem["rollout_kind"]) == (422, "invalid", "model_refused_request")
+
+
 async def test_without_a_default_the_environment_must_be_named_in_address_or_row(
     controller: EmbeddedController, catalog: Catalog, http: HttpClient, row: dict[str, Any]
 ) -> None:

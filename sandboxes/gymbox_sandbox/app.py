@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -17,8 +17,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from gymbox_sandbox import __version__
+from gymbox_sandbox.bodies import MOST_OF_A_TOOL, read, read_as
 from gymbox_sandbox.options import Options
-from gymbox_sandbox.problems import MEDIA_TYPE, Internal, Invalid, Problem, faults, of_status
+from gymbox_sandbox.problems import MEDIA_TYPE, Internal, Invalid, Problem, of_status
 from gymbox_sandbox.resources import ResourcesServer
 from gymbox_sandbox.sessions import AgentCommands, Sessions
 from gymbox_sandbox.wire import SESSION_HEADER, Health, ResetRequest, VerifyRequest
@@ -44,17 +45,19 @@ def build(
 
     async def call_tool(request: Request) -> Response:
         session = sessions[_session(request)]
-        return _answer(await session.call_tool(request.path_params["name"], await request.body()))
+        return _answer(await session.call_tool(request.path_params["name"], await read(request, MOST_OF_A_TOOL)))
 
     async def reset(request: Request) -> Response:
-        body = await _body(request, ResetRequest)
+        body = await read_as(ResetRequest, request)
         return _answer(await sessions.open(_session(request)).reset(body.task))
 
     async def verify(request: Request) -> Response:
-        return _answer(await sessions[_session(request)].verify(lambda: _body(request, VerifyRequest)))
+        return _answer(await sessions[_session(request)].verify(lambda: read_as(VerifyRequest, request)))
 
-    async def list_sessions(_: Request) -> Response:
-        return JSONResponse({"sessions": sessions.names()})
+    async def list_sessions(request: Request) -> Response:
+        # through the proxy each sees its own; only the controller, which calls for none, sees all
+        own = request.headers.get(SESSION_HEADER)
+        return JSONResponse({"sessions": [name for name in sessions.names() if own in (None, name)]})
 
     async def end_session(request: Request) -> Response:
         sessions.close(_session(request))
@@ -90,17 +93,6 @@ def build(
 
 def _session(request: Request) -> str:
     return request.headers.get(SESSION_HEADER, "")
-
-
-async def _body[Model: BaseModel](request: Request, model: type[Model]) -> Model:
-    """
-    Raises:
-        Invalid: the body is not of that form.
-    """
-    try:
-        return model.model_validate_json(await request.body())
-    except ValidationError as error:
-        raise Invalid(f"{request.url.path}: {faults(error)}") from error
 
 
 def _answer(model: BaseModel) -> Response:

@@ -4,7 +4,8 @@ A server holds a *link*, one end of a SEQPACKET socket pair. It sends, each with
 
     `s`        [control, stdin, stdout, stderr]   start a command (see spawn); on a terminal: [control]. One more is
                                                   the command's descriptor 3
-    `a`        [socket]                           another link, for another server
+    `a<n>`     [socket]                           another link, for another server, whose commands run as the nth of
+                                                  the agents' users (two bytes); the first link alone may ask for it
     `k<token>`                                    kill all commands of this link; answered with the same bytes when
                                                   none of their processes is left
 
@@ -35,11 +36,12 @@ def new_link() -> tuple[socket.socket, socket.socket]:
 
 
 class Link:
-    """One server, its reapers, and the leash by which these are held."""
+    """One server, its agent's user, its reapers, and the leash by which these are held."""
 
-    def __init__(self, link: socket.socket) -> None:
+    def __init__(self, link: socket.socket, agent: User | None) -> None:
         link.setblocking(False)
         self.socket = link
+        self.agent = agent
         self.reapers: set[int] = set()
         self.awaited: list[tuple[bytes, set[int]]] = []
         """What to answer once these reapers are gone."""
@@ -78,10 +80,11 @@ class Link:
 class Engine:
     """Serves links until the first one closes, or the process that it watches over ends."""
 
-    def __init__(self, first: socket.socket, agent: User | None) -> None:
-        """`agent` runs the commands; None for the user that this process has."""
+    def __init__(self, first: socket.socket, agent: User | None, agents: int = 1) -> None:
+        """`agent` is the first of the `agents` users that run commands; None for the user that this process has."""
         prctl.adopt_orphans()
         self._agent = agent
+        self._agents = agents
         self._first = first.fileno()
         self._links: dict[int, Link] = {}
         self._reapers: dict[int, Link] = {}
@@ -95,7 +98,7 @@ class Engine:
         self._strangers = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
-        self._attach(first)
+        self._attach(first, agent)
 
     def run(self, child: int | None = None) -> int:
         """Serve until `child` has ended, and return its exit code (128 + n for signal n); without one, until SIGTERM
@@ -121,8 +124,8 @@ class Engine:
         if self._child is not None and self._child_status is None:
             os.kill(self._child, signal.SIGTERM)
 
-    def _attach(self, link: socket.socket) -> None:
-        self._links[link.fileno()] = Link(link)
+    def _attach(self, link: socket.socket, agent: User | None) -> None:
+        self._links[link.fileno()] = Link(link, agent)
         self._poll.register(link, select.POLLIN)
 
     def _receive(self, link: Link) -> None:
@@ -136,8 +139,8 @@ class Engine:
             case b"s", [_, *_]:
                 self._start(link, fds)
                 return
-            case b"a", [fd]:
-                self._attach(socket.socket(fileno=fd))
+            case b"a", [fd] if link.socket.fileno() == self._first:
+                self._attach(socket.socket(fileno=fd), self._nth_agent(int.from_bytes(message[1:])))
                 return
             case b"k", []:
                 link.kill(message)
@@ -145,6 +148,10 @@ class Engine:
                 self._detach(link)
         for fd in fds:
             os.close(fd)
+
+    def _nth_agent(self, number: int) -> User | None:
+        number %= self._agents  # so that no order leads to another user
+        return self._agent and User(self._agent.uid + number, self._agent.gid + number)
 
     def _detach(self, link: Link) -> None:
         fd = link.socket.fileno()
@@ -161,19 +168,19 @@ class Engine:
                 os.write(fds[0], f"refused unavailable no process could be started: {error.strerror}\n".encode())
         else:
             if pid == 0:
-                self._become_reaper(link.leash, fds)
+                self._become_reaper(link, fds)
             link.reapers.add(pid)
             self._reapers[pid] = link
         for fd in fds:
             os.close(fd)
 
-    def _become_reaper(self, leash: int, fds: list[int]) -> None:
+    def _become_reaper(self, link: Link, fds: list[int]) -> None:
         status = 1
         try:
             signal.set_wakeup_fd(-1)
             # above all the other end of the leash: a copy here would keep it from ever closing
-            close_all_but({leash, *fds})
-            reap(socket.socket(fileno=fds[0]), leash, fds[1:], self._agent)
+            close_all_but({link.leash, *fds})
+            reap(socket.socket(fileno=fds[0]), link.leash, fds[1:], link.agent)
             status = 0
         except BaseException:
             sys.excepthook(*sys.exc_info())

@@ -8,20 +8,18 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
+from gymbox_sandbox.bodies import read_as
 from gymbox_sandbox.command import Output, Started
 from gymbox_sandbox.commands import Commands
 from gymbox_sandbox.hang_up import unless_hung_up
-from gymbox_sandbox.problems import Invalid, Problem, faults
+from gymbox_sandbox.problems import Problem
 from gymbox_sandbox.wire import ExecRequest, ExecResult, Pty
-
-MOST_BODY = 128 << 20
-"""Bytes of an exec request, its input included; more goes over /files."""
 
 
 class _Signal(BaseModel):
@@ -34,7 +32,7 @@ def exec_routes(commands: Commands) -> list[BaseRoute]:
     """The routes of `commands`."""
 
     async def exec(request: Request) -> Response:
-        wanted = await _body(request, ExecRequest)
+        wanted = await read_as(ExecRequest, request)
         if not wanted.stream:
             result = await unless_hung_up(request.receive, commands.run(wanted))
             return Response(result.model_dump_json(), media_type="application/json")
@@ -51,12 +49,12 @@ def exec_routes(commands: Commands) -> list[BaseRoute]:
         return Response(status_code=204)
 
     async def resize(request: Request) -> Response:
-        size = await _body(request, Pty)
+        size = await read_as(Pty, request)
         commands.resize(request.path_params["exec_id"], size.rows, size.columns)
         return Response(status_code=204)
 
     async def signal(request: Request) -> Response:
-        commands.signal(request.path_params["exec_id"], (await _body(request, _Signal)).signal)
+        commands.signal(request.path_params["exec_id"], (await read_as(_Signal, request)).signal)
         return Response(status_code=204)
 
     return [
@@ -110,15 +108,3 @@ def _framed(event: Started | Output | ExecResult) -> bytes:
 
 def _frame(name: str, data: str) -> bytes:
     return f"event: {name}\ndata: {data}\n\n".encode()
-
-
-async def _body[Model: BaseModel](request: Request, model: type[Model]) -> Model:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MOST_BODY:
-            raise Invalid(f"the request has more than {MOST_BODY} bytes: send large input as a file")
-    try:
-        return model.model_validate_json(bytes(body))
-    except ValidationError as error:
-        raise Invalid(f"{request.url.path}: {faults(error)}") from error

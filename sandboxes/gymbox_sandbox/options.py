@@ -17,6 +17,10 @@ class User(NamedTuple):
         return f"{self.uid}:{self.gid}"
 
 
+AGENTS = 40_000
+"""How many agents' users a zygote has, from its `agent_user` on."""
+
+
 class Options(NamedTuple):
     """How to serve one sandbox."""
 

@@ -19,6 +19,11 @@ def hide_memory() -> None:
     _prctl(_SET_DUMPABLE, 0)
 
 
+def show_memory() -> None:
+    """Undo `hide_memory`."""
+    _prctl(_SET_DUMPABLE, 1)
+
+
 def adopt_orphans() -> None:
     """Descendants whose parent ends become children of this process."""
     _prctl(_SET_CHILD_SUBREAPER, 1)

@@ -138,6 +138,7 @@ def _become(spawn: Spawn, stdio: Sequence[int], agent: User | None, control: soc
         os.setsid()
         os.umask(0o022)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        _be_first_to_go(agent)
         change_user(agent)
         prctl.signal_when_parent_dies(signal.SIGKILL)
         os.chdir(spawn.cwd)
@@ -171,6 +172,18 @@ def _become(spawn: Spawn, stdio: Sequence[int], agent: User | None, control: soc
         with contextlib.suppress(OSError):
             os.write(2, os.fsencode(f"{spawn.argv[0]}: {text}\n"))
         os._exit(127 if missing else 126)
+
+
+def _be_first_to_go(agent: User | None) -> None:
+    """When memory is short, let the kernel end this process and its children before the server and its reaper."""
+    with contextlib.suppress(OSError):  # where /proc does not allow it, the kernel chooses by size
+        if agent is None:  # a process whose memory is hidden has files in /proc that are root's
+            prctl.show_memory()
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+        try:
+            os.write(fd, b"1000")
+        finally:
+            os.close(fd)
 
 
 def _is_somewhere(spawn: Spawn) -> bool:

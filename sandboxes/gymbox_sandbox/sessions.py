@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import ValidationError
 
+from gymbox_sandbox.bodies import MOST_OF_A_TOOL, limited
 from gymbox_sandbox.options import Options
 from gymbox_sandbox.problems import AtCapacity, Conflict, Internal, Invalid, Problem, TimedOut, ToolError, faults
 from gymbox_sandbox.resources import ResourcesServer, Runs
@@ -120,7 +121,7 @@ class Session:
                 raise Conflict("this session was reset for another task; one sandbox serves one task")
             return self._answer
 
-    async def call_tool(self, name: str, arguments: bytes) -> ToolResult:
+    async def call_tool(self, name: str, arguments: bytes | bytearray) -> ToolResult:
         """What the model gets to read; a failing tool is a result too.
 
         Raises:
@@ -154,7 +155,7 @@ class Session:
         with CancelScope() as answering:
             self._calls[call] = answering.cancel
             try:
-                await app(scope, receive, send)
+                await app(scope, limited(receive, MOST_OF_A_TOOL), send)
             finally:
                 del self._calls[call]
                 call.set_result(None)
@@ -167,7 +168,7 @@ class Session:
         if self._tools_closed:
             raise Conflict("verify has begun: nothing can be called any more")
 
-    async def _tool_result(self, name: str, body: bytes) -> ToolResult:
+    async def _tool_result(self, name: str, body: bytes | bytearray) -> ToolResult:
         seconds = self._options.tool_timeout
         try:
             arguments = json.loads(body or b"{}")

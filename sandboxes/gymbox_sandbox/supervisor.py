@@ -55,8 +55,10 @@ def run(options: Options, serve: Callable[[Options, Commands], int | None]) -> i
     return Engine(theirs, agent_user).run(pid)
 
 
-def start_engine(agent: User | None = None) -> socket.socket:
+def start_engine(agent: User | None = None, agents: int = 1) -> socket.socket:
     """Fork an engine for servers that this process will fork; call it before anything heavy is imported.
+
+    Commands run as `agent` or one of the users after it, `agents` in all; None for the user that this process has.
 
     Each server gets a link of its own by `attach`. When the returned socket closes, all that the engine started dies.
     """
@@ -69,7 +71,7 @@ def start_engine(agent: User | None = None) -> socket.socket:
             os.setsid()  # a terminal's Ctrl-C is for the one who started us
             prctl.forbid_new_privileges()
             prctl.hide_memory()
-            status = Engine(theirs, agent).run()
+            status = Engine(theirs, agent, agents).run()
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
@@ -78,11 +80,11 @@ def start_engine(agent: User | None = None) -> socket.socket:
     return ours
 
 
-def attach(engine: socket.socket) -> socket.socket:
-    """A new link to the engine, for one server: make its `Commands` from it."""
+def attach(engine: socket.socket, agent: int = 0) -> socket.socket:
+    """A new link to the engine, for one server: make its `Commands` from it. They run as the engine's nth agent."""
     ours, theirs = new_link()
     with theirs:
-        socket.send_fds(engine, [b"a"], [theirs.fileno()])
+        socket.send_fds(engine, [b"a" + agent.to_bytes(2)], [theirs.fileno()])
     return ours
 
 

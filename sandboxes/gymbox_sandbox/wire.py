@@ -21,7 +21,10 @@ token: `tools` may call what stands under *tools*; `control` may call everything
     DELETE /session                 ends this session's instance    (control)
 
 Several tasks may share one sandbox server (`sessions: N`): the header ``X-Gymbox-Session`` names the instance that a
-call is for; whoever forwards sets it, a caller's own is dropped. No header means the session ``""``.
+call is for; whoever forwards sets it, a caller's own is dropped. No header means the session ``""``; only
+``GET /sessions`` without one tells all of them.
+
+A body has at most 4 MiB where the tools token suffices and 64 MiB elsewhere, but for files and a command's raw input.
 """
 
 from __future__ import annotations
@@ -90,7 +93,7 @@ class ExecRequest(Strict):
     env: dict[str, str] = Field(default_factory=dict)
     timeout: float = Field(60, gt=0, le=86_400)
     """Seconds; then the whole process tree is killed."""
-    output_limit: int = Field(1_000_000, ge=0, le=64_000_000)
+    output_limit: int = Field(1_000_000, ge=0, le=8_000_000)
     """Bytes kept of each of stdout and stderr, from the start; what exceeds it is counted, not kept. A streamed exec
     keeps nothing and sends all: the command waits for a slow reader."""
     encoding: Literal["text", "base64"] = "text"

@@ -6,8 +6,9 @@
 
 Its input is a SOCK_SEQPACKET socket with one JSON object a packet; its output has one a line:
 
-    {"start": ID, "options": {…}, "open_files": N}
-                                    forks; the descriptor that comes along becomes the sandbox's output and errors
+    {"start": ID, "agent": N, "options": {…}, "open_files": N}
+                                    forks; the descriptor that comes along becomes the sandbox's output and errors;
+                                    its commands run as the nth of the agents' users (see options.AGENTS)
     {"signal": NUMBER, "to": ID}    passed on, where ID still lives
     {"loaded": true}                once, before it looks at its input
     {"ended": ID, "status": N}      the exit code, negative for a signal; nothing that ID started is left by then
@@ -34,7 +35,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from gymbox_sandbox import prctl
 from gymbox_sandbox.engine import close_all_but
-from gymbox_sandbox.options import Options
+from gymbox_sandbox.options import AGENTS, Options
 from gymbox_sandbox.process_tree import Descendants, kill_descendants, parent_of, reap_children
 from gymbox_sandbox.reaper import change_user, wake_on_children
 from gymbox_sandbox.supervisor import agent_environment, attach, start_engine
@@ -58,7 +59,7 @@ class Zygote:
         options = Options.parse(arguments)
         server_user, self._agent = (options.server_user, options.agent_user) if os.getuid() == 0 else (None, None)
         # the engine is forked while this process is small, and before it gives up root
-        self._engine = start_engine(self._agent)
+        self._engine = start_engine(self._agent, AGENTS)
         self._engine_pid = _only_child()
         self._engine_lives = True
         change_user(server_user)
@@ -119,7 +120,7 @@ class Zygote:
     def _start(self, order: dict[str, Any], descriptors: list[int]) -> None:
         if not descriptors:  # there was no number left for it
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        link = attach(self._engine)
+        link = attach(self._engine, order["agent"])
         try:
             pid = os.fork()
         except OSError:

@@ -316,6 +316,7 @@ class _Engine:
                 raise StartFailed(Ended(cause="failed_to_start", detail=detail, logs=logs)) from problem
             finally:
                 ready.cancel()
+                await asyncio.wait((ready,))  # before what it listens on is closed
                 container.ended = None
 
     async def _created(self, spec: StartSpec, container: _Container, image: str) -> bool:

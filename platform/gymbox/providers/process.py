@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import stat
 import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
 from gymbox_sandbox.lifecycle import Ended
-from gymbox_sandbox.options import User
+from gymbox_sandbox.options import AGENTS, User
 from gymbox_sandbox.wire import SERVER_SOCKET
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
@@ -28,7 +30,7 @@ from gymbox.environment import Environment
 from gymbox.errors import NotFound, StartFailed, Unavailable
 from gymbox.providers import BY_COMPOSE, Found, OnEnd, OnPhase, Started, StartSpec
 from gymbox.providers.bubblewrap import bubblewrapped, why_not
-from gymbox.providers.container import AGENT_UID, PROXY_GID, SERVER_UID
+from gymbox.providers.container import PROXY_GID, SERVER_UID
 from gymbox.providers.directories import make_directory, remove_directory
 from gymbox.providers.ends import last_lines, never_ready
 from gymbox.providers.readiness import Readiness
@@ -36,6 +38,8 @@ from gymbox.providers.turns import Turns
 from gymbox.providers.zygote import GRACE, Server, Zygote, end_of
 
 log = logging.getLogger(__name__)
+FIRST_AGENT_UID = 20_000
+"""Under root each sandbox's commands have a user of their own, one of the AGENTS from here on."""
 LAST_WORDS = 0.1
 """Seconds."""
 LOG_TAIL = 64 * 1024
@@ -46,8 +50,9 @@ class ProcessProvider(BaseModel):
     """Starts sandboxes as processes.
 
     With bubblewrap they have no network, see no processes but those of their own environment and nothing of the
-    user's files; started by root, server and agent are two unprivileged users. There are no limits on cpu, memory or
-    disk, and tasks of one environment share /tmp. Without bubblewrap they are plain processes.
+    user's files; started by root, servers have an unprivileged user, and the commands of each sandbox another of their
+    own. There are no limits on cpu, memory or disk, no system calls are filtered, and tasks of one environment share
+    /tmp. Without bubblewrap they are plain processes.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -61,6 +66,7 @@ class ProcessProvider(BaseModel):
     _isolation: str | None = PrivateAttr(None)
     _told: bool = PrivateAttr(False)
     _users: tuple[User, User] | None = PrivateAttr(None)
+    _agents: count[int] = PrivateAttr(default_factory=lambda: count(secrets.randbelow(AGENTS)))
     _on_end: OnEnd | None = PrivateAttr(None)
     _zygotes: dict[tuple[str, Path], Zygote] = PrivateAttr(default_factory=dict)
     _lock: asyncio.Lock = PrivateAttr(default_factory=asyncio.Lock)
@@ -72,8 +78,9 @@ class ProcessProvider(BaseModel):
         """One line for the user: which isolation these sandboxes lack. Known from `open` on."""
         users = "" if self._users or os.getuid() else ", and as root"
         if self._isolation is None:
+            shared = "/tmp and see each other's processes" if self._users else "users, /tmp and processes"
             return (
-                "process provider (bubblewrap): tasks of one environment share users, /tmp and processes; "
+                f"process provider (bubblewrap): tasks of one environment share {shared}; "
                 f"no limits on cpu, memory or disk{users}"
             )
         return (
@@ -98,7 +105,7 @@ class ProcessProvider(BaseModel):
             raise Unavailable(f"{missing}; install it, or use provider.bubblewrap=false or provider=docker")
         self._isolation = missing
         if os.getuid() == 0 and (missing is None or _open_to_all(Path(sys.executable), Path(sys.base_prefix))):
-            self._users = User(SERVER_UID, PROXY_GID), User(AGENT_UID, AGENT_UID)
+            self._users = User(SERVER_UID, PROXY_GID), User(FIRST_AGENT_UID, FIRST_AGENT_UID)
         self._lock, self._turns = asyncio.Lock(), Turns()  # of this event loop
         self._on_end = on_end
         if not self._told:
@@ -138,7 +145,7 @@ class ProcessProvider(BaseModel):
             if found.is_up:
                 return found.as_started()
             await self._stop(found)
-        process = self._processes[spec.id] = _Process(spec)
+        process = self._processes[spec.id] = _Process(spec, self._next_agent())
         try:
             await self._until_ready(process, on_phase)
         except BaseException:
@@ -160,7 +167,7 @@ class ProcessProvider(BaseModel):
         timeouts, limits = spec.environment.manifest.timeouts, spec.environment.manifest.limits
         with Readiness(spec.directory) as readiness:
             assert process.log is not None
-            server = zygote.fork(spec.id, process.log, self._options(process), limits.open_files)
+            server = zygote.fork(spec.id, process.log, self._options(process), limits.open_files, process.agent)
             process.server = server
             server.ended.add_done_callback(partial(self._ended, process))
             on_phase("started")
@@ -172,13 +179,14 @@ class ProcessProvider(BaseModel):
                     await asyncio.wait({ready}, timeout=LAST_WORDS)
             finally:
                 ready.cancel()
-        if ready.done() and (problem := ready.exception()) is not None:
+                await asyncio.wait({ready})  # before what it listens on is closed
+        if not ready.cancelled() and (problem := ready.exception()) is not None:
             await asyncio.wait({server.ended}, timeout=GRACE)  # so that its log is whole
             detail = f"the server of {spec.id} cannot start: {problem}"
             raise StartFailed(Ended(cause="failed_to_start", detail=detail, logs=server.last_lines())) from problem
         if server.ended.done():
             raise never_ready(server.ended.result())
-        if not ready.done():
+        if ready.cancelled():
             detail = f"the server of {spec.id} did not answer in {timeouts.start:g} s"
             raise StartFailed(Ended(cause="failed_to_start", detail=detail, logs=server.last_lines()))
 
@@ -235,13 +243,18 @@ class ProcessProvider(BaseModel):
         if process.ready and not process.stopping and self._on_end is not None:
             self._on_end(process.spec.id, ended.result())
 
+    def _next_agent(self) -> int:
+        """Which of the agents' users is free, the one free for longest, since what it left in /tmp is still there."""
+        taken = {process.agent for process in self._processes.values()}
+        return next(number for number in (n % AGENTS for n in self._agents) if number not in taken)
+
     def _make_room(self, process: _Process) -> None:
-        """Its directory, its workspace and its log."""
+        """Its directory, its workspace, which its agent and the servers may look into, and its log."""
         server, agent = self._users or (None, None)
         make_directory(process.spec.directory, server)
-        process.workspace.mkdir(mode=0o755)
-        if agent is not None:
-            os.chown(process.workspace, *agent)
+        process.workspace.mkdir(mode=0o750)
+        if server is not None and agent is not None:
+            os.chown(process.workspace, agent.uid + process.agent, server.gid)
         process.log = tempfile.TemporaryFile(dir=process.spec.directory)  # noqa: SIM115  closed by remove
 
     def _options(self, process: _Process) -> dict[str, Any]:
@@ -263,6 +276,8 @@ class _Process:
     """One sandbox, from the wish for it to its removal."""
 
     spec: StartSpec
+    agent: int
+    """Which of the agents' users runs its commands."""
     server: Server | None = None
     log: IO[bytes] | None = None
     ready: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -44,17 +45,25 @@ class Readiness:
         Raises:
             Problem: the server said why it never will.
         """
-        loop = asyncio.get_running_loop()
         line = b""
         while not line.endswith(b"\n"):
-            connection, _ = await loop.sock_accept(self._listener)
-            with connection:
+            await self._called()
+            with contextlib.suppress(BlockingIOError), self._listener.accept()[0] as connection:
                 line = await _line(connection)
         if line != b"ready\n":
             raise _problem(line)
 
+    async def _called(self) -> None:
+        """Return when someone connects. Unlike `loop.sock_accept`, it may be cancelled in the moment that one does."""
+        loop, called = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._listener, called.set)
+        try:
+            await called.wait()
+        finally:
+            loop.remove_reader(self._listener)
+
     def close(self) -> None:
-        """Stop listening; safe to call twice."""
+        """Stop listening; safe to call twice. Nobody may be waiting any more."""
         self._listener.close()
         self._path.unlink(missing_ok=True)
 

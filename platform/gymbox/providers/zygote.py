@@ -94,20 +94,21 @@ class Zygote:
             raise Unavailable(f"cannot start a process: {error}") from error
         return cls(process, control, errors)
 
-    def fork(self, id: str, output: IO[bytes], options: dict[str, Any], open_files: int) -> Server:
+    def fork(self, id: str, output: IO[bytes], options: dict[str, Any], open_files: int, agent: int) -> Server:
         """Order a server.
 
         Args:
             output: what it prints goes there; to be closed by the caller, after it has ended.
             options: see gymbox_sandbox.options.
+            agent: which of the agents' users runs its commands, counted from 0.
 
         Raises:
             Unavailable: the zygote cannot take the order now.
         """
         server = Server(self, id, output)
-        order = json.dumps({"start": server.number, "options": options, "open_files": open_files}).encode()
+        order = {"start": server.number, "agent": agent, "options": options, "open_files": open_files}
         try:
-            socket.send_fds(self._control, [order], [output.fileno()])
+            socket.send_fds(self._control, [json.dumps(order).encode()], [output.fileno()])
         except OSError as error:
             raise Unavailable(f"cannot fork {id}: {error}") from error
         self._servers[server.number] = server

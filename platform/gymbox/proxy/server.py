@@ -31,7 +31,7 @@ from gymbox.guard import REQUEST_ID_HEADER, Guard, base_url, bearer, is_bearer, 
 from gymbox.proxy import metrics
 from gymbox.proxy.access import check_admin, check_client, check_sandbox
 from gymbox.proxy.forward import BadGateway, Broken, Destination, forward
-from gymbox.proxy.paths import Kind, Malformed, Target, canonical
+from gymbox.proxy.paths import Kind, Malformed, Scope, Target, canonical
 from gymbox.proxy.routes import Routes
 from gymbox.proxy.settings import ProxySettings
 from gymbox.proxy.upstreams import Upstreams
@@ -196,6 +196,8 @@ class Proxy:
         if route.ended is not None:
             raise SandboxEnded(route.ended)
         name = f"sandbox {route.sandbox!r}"
+        settings = self.settings
+        limit = settings.tools_body_limit if target.scope is Scope.TOOLS else settings.sandbox_body_limit
         headers = {REQUEST_ID_HEADER: id}
         if route.session:
             headers[SESSION_HEADER] = route.session
@@ -208,7 +210,7 @@ class Proxy:
             origin=f"http://{route.address}" if route.socket is None else "http://sandbox",
             name=name,
             headers=headers,
-            body_limit=self.settings.sandbox_body_limit,
+            body_limit=limit,
         )
 
     # --- the admin listener

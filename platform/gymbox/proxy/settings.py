@@ -67,6 +67,8 @@ class ProxySettings(_Strict):
     """Longest request line and longest header field; more, or over 128 fields, is answered with 400."""
     sandbox_body_limit: int = Field(4096 * MiB, ge=0)
     """Largest request body for a sandbox (files are uploaded through it)."""
+    tools_body_limit: int = Field(4 * MiB, ge=0)
+    """Largest request body for a sandbox's tools and its author's own routes."""
     upstream_body_limit: int = Field(64 * MiB, ge=0)
     """Largest request body for a model or an agent."""
     websocket_message_limit: int = Field(64 * MiB, ge=1)

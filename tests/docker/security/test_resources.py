@@ -42,6 +42,18 @@ except OSError as error:
     print("refused after", made, error.errno, flush=True)
     time.sleep(60)
 """
+CROWD = """
+import os, time
+children = []
+for _ in range(40):  # each smaller than the server
+    if (child := os.fork()) == 0:
+        held = bytearray(b"x") * 11_000_000
+        time.sleep(3)
+        os._exit(0)
+    children.append(child)
+if all(os.waitpid(child, 0)[1] == 0 for child in children):
+    print("OPEN")
+"""
 
 
 @pytest.mark.parametrize("folder", ["/tmp", "/workspace", "/home/agent"])
@@ -74,6 +86,12 @@ async def test_r04_memory_is_limited_without_swap(as_agent: Any, plainly: Any) -
     assert plainly(script).opened
     assert not (await as_agent(script)).opened
     assert "alive" in await as_agent("echo alive")
+
+
+async def test_r04_many_small_processes_are_ended_and_the_server_lives_on(as_agent: Any, plainly: Any) -> None:
+    assert plainly(CROWD).opened
+    assert not (await as_agent(CROWD)).opened
+    assert "alive" in await as_agent("echo alive")  # by the same server
 
 
 async def test_r05_no_child_outlives_the_timeout_of_its_command(as_agent: Any, plainly: Any) -> None:

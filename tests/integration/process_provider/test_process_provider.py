@@ -136,6 +136,10 @@ class Bench:
                     found.append(line)
         return found
 
+    def agent(self, id: str) -> int:
+        """Uid of those who run a sandbox's commands."""
+        return self.spec(id).directory.with_name(f"{id}.workspace").stat().st_uid
+
     def left(self) -> list[str]:
         room = self.room / "sandboxes"
         return sorted(path.name for path in room.iterdir()) if room.exists() else []
@@ -474,7 +478,7 @@ async def test_under_root_server_and_commands_are_two_users_without_rights(room:
             async def run(command: str) -> str:
                 return await bench.tool(socket, "run", command=command)
 
-            assert await run("id -u; id -g; id -G") == "10001\n10001\n10001"
+            assert await run("id -u; id -g; id -G") == "\n".join([str(bench.agent("one"))] * 3)
             assert await run(f"grep -E '^(Uid|Gid)' /proc/{pid}/status | tr -s '\\t' ' '") == (
                 "Uid: 10002 10002 10002 10002\nGid: 10003 10003 10003 10003"
             )
@@ -488,6 +492,25 @@ async def test_under_root_server_and_commands_are_two_users_without_rights(room:
             assert (directory / "server.sock").stat().st_mode & 0o777 == 0o660
         finally:
             await provider.close()
+
+
+@pytest.mark.skipif(not AS_ROOT, reason="users of their own need root")
+async def test_under_root_the_commands_of_one_sandbox_have_no_power_over_those_of_another(bench: Bench) -> None:
+    if bench.provider._users is None:
+        pytest.skip("not every user may run this Python")
+    one, two = await bench.start("one"), await bench.start("two")
+    users = [await bench.tool(socket, "run", command="echo kept > file; id -u; id -g") for socket in (one, two)]
+    assert len(set(users)) == 2 and all(20_000 <= int(id) < 60_000 for user in users for id in user.split())
+    await bench.tool(one, "run", command="sleep 86399 >/dev/null 2>&1 &")
+    found = "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline | grep -q '^sleep 86399' && echo $p; done"
+    (target,) = (await bench.tool(two, "run", command=found)).split()
+    tried = await bench.tool(two, "run", command=f"kill -STOP {target[6:]} 2>&1; head -c 1 {target}/mem 2>&1")
+    assert "not permitted" in tried and "Permission denied" in tried
+    workspace = bench.room / "sandboxes" / "one.workspace"
+    assert "Permission denied" in await bench.tool(two, "run", command=f"cat {workspace}/file 2>&1")
+    assert await bench.tool(one, "run", command=f"cat {workspace}/file") == "kept"
+    await bench.provider.stop("one")  # which still ends what is not of the server's user
+    assert await bench.tool(two, "run", command=found) == ""
 
 
 async def test_the_note_says_what_is_lost_without_bubblewrap_and_is_logged_once(

@@ -242,11 +242,13 @@ async def test_a_body_over_its_routes_limit_is_refused_told_or_not(world: Any) -
         for _ in range(count):
             yield b"x" * 1000
 
-    async with world(sandbox_body_limit=10_000) as w:
+    async with world(sandbox_body_limit=10_000, tools_body_limit=5_000) as w:
         await w.sandbox("a", swallow)
         for body, expected in ((b"x" * 10_000, 200), (b"x" * 10_001, 413), (chunks(10), 200), (chunks(200), 413)):
             async with w.call("PUT", "/sandboxes/a/files", data=body) as answer:
                 assert answer.status == expected
+        async with w.call("POST", "/sandboxes/a/tools/x", data=b"x" * 5_001) as answer:
+            assert answer.status == 413
         whole = b"PUT /sandboxes/a/x" + HEAD + b"Transfer-Encoding: chunked\r\n\r\n4e20\r\n" + b"x" * 20_000
         assert status(await w.say(whole + b"\r\n0\r\n\r\n")) == 413
 

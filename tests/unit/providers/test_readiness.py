@@ -68,3 +68,17 @@ def test_nothing_is_left_and_a_socket_of_a_crash_is_no_obstacle(tmp_path: Path) 
     with Readiness(tmp_path) as readiness:
         readiness.close()
     assert not list(tmp_path.iterdir())
+
+
+async def test_a_wait_that_ends_just_when_someone_connects_leaves_nothing_in_the_loop(tmp_path: Path) -> None:
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    with Readiness(tmp_path) as readiness, socket.socket(socket.AF_UNIX) as caller:
+        waiting = asyncio.create_task(readiness.wait())
+        await asyncio.sleep(0)
+        caller.connect(str(tmp_path / READY_SOCKET))
+        await asyncio.sleep(0)  # now the loop knows of the call and has not come to it
+        waiting.cancel()
+        await asyncio.wait({waiting})
+    await asyncio.sleep(0)
+    assert waiting.cancelled() and complaints == []

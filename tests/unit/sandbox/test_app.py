@@ -424,6 +424,9 @@ def test_sessions_have_an_instance_each() -> None:
         sandbox.reset("b", initial_count=2)
         sandbox.post("/tools/increment", {"by": 10}, "a")
         assert sandbox.client.get("/sessions").json() == {"sessions": ["a", "b"]}
+        own = sandbox.client.get("/sessions", headers={SESSION_HEADER: "a"})
+        assert own.json() == {"sessions": ["a"]}  # who comes through the proxy learns of no other task
+        assert sandbox.client.get("/sessions", headers={SESSION_HEADER: "c"}).json() == {"sessions": []}
         assert sandbox.verify("a", expected=11).json()["reward"] == 1.0
         assert sandbox.verify("b", expected=2).json()["reward"] == 1.0
 
@@ -436,6 +439,16 @@ def test_one_session_too_many_is_turned_away_until_another_ends() -> None:
         assert sandbox.client.delete("/session", headers={SESSION_HEADER: "a"}).status_code == 204
         assert sandbox.reset("b").status_code == 200
         assert sandbox.client.get("/sessions").json() == {"sessions": ["b"]}
+
+
+def test_a_body_that_would_fill_the_memory_is_not_read(sandbox: Sandbox) -> None:
+    sandbox.reset(initial_count=1)
+
+    for path, size in (("/tools/increment", 5 << 20), ("/reset", 65 << 20), ("/verify", 65 << 20)):
+        for body in (bytes(size), iter([bytes(size)])):  # of a length that is told, and of one that is not
+            refused = sandbox.client.post(path, content=body)
+            assert (refused.status_code, refused.json()["kind"]) == (413, "invalid"), path
+    assert sandbox.verify(expected=1).json()["reward"] == 1.0
 
 
 def test_ending_a_session_that_is_none_is_fine(sandbox: Sandbox) -> None:

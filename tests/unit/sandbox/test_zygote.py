@@ -37,7 +37,7 @@ class Host:
         directory = self.folder / str(id)
         directory.mkdir(exist_ok=True)
         options = {"name": "plain", "server": str(self.folder / "server.py"), "directory": str(directory)}
-        order = {"start": id, "options": options, "open_files": 256}
+        order = {"start": id, "agent": 0, "options": options, "open_files": 256}
         with (self.folder / f"{id}.log").open("wb") as log:
             socket.send_fds(self._control, [json.dumps(order).encode()], [log.fileno()])
 

@@ -64,6 +64,23 @@ async def test_output_beyond_the_limit_is_counted_and_marked(host):
     assert (await host.exec("printf x", output_limit=0))["truncated"] is True
 
 
+async def test_no_answer_may_keep_more_than_a_small_sandbox_can_hold(host):
+    assert (await host.exec("true", output_limit=8_000_001))["status"] == 422
+    zeros = await host.exec("head -c 9000000 /dev/zero", output_limit=8_000_000)  # six bytes of JSON each
+    assert (len(zeros["stdout"]), zeros["stdout_bytes"]) == (8_000_000, 9_000_000)
+
+
+async def test_a_request_that_would_fill_the_memory_is_not_read(host):
+    assert (await host.exec("true", stdin="A" * (65 << 20)))["status"] == 413
+
+
+async def test_when_memory_is_short_the_kernel_ends_a_command_before_the_server(host):
+    result = await host.exec("cat /proc/self/oom_score_adj; sh -c 'cat /proc/self/oom_score_adj'")
+    assert result["stdout"] == "1000\n1000\n"
+    server = (await host.facts())["pid"]
+    assert int((await host.exec(f"cat /proc/{server}/oom_score_adj"))["stdout"]) < 1000
+
+
 async def test_a_limit_that_cuts_a_character_leaves_it_out(host):
     assert (await host.exec("printf 'aé'", output_limit=2))["stdout"] == "a"
 
@@ -153,7 +170,7 @@ async def test_a_lone_surrogate_is_refused(one_user):
 
 async def test_a_request_without_end_is_refused(one_user):
     async with one_user.client.post("/exec", data=b'{"command": "' + b"x" * (130 << 20)) as answer:
-        assert answer.status == 422
+        assert answer.status == 413
         assert "send large input as a file" in (await answer.json())["detail"]
 
 

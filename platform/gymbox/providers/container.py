@@ -108,6 +108,8 @@ def _host_config(spec: StartSpec, network: str) -> dict[str, Any]:
         # a resolver that answers nobody: the engine would pass questions on to the host's (CVE-2024-29018)
         "Dns": ["127.0.0.1"] if network != "none" else [],
         "IpcMode": "private",
+        # shared memory goes with the last process that holds it, so what the agent leaves cannot starve verify
+        "Sysctls": {"kernel.shm_rmid_forced": "1"},
         "CgroupnsMode": "private",
         "Memory": memory,
         "MemorySwap": memory,

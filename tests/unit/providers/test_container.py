@@ -185,3 +185,7 @@ def test_the_seccomp_profile_opens_only_harmless_families_of_sockets() -> None:
 
 def test_the_seccomp_profile_has_no_second_architecture_to_slip_through() -> None:
     assert all(each["subArchitectures"] == [] for each in json.loads(SECCOMP)["archMap"])
+
+
+def test_shared_memory_goes_with_the_processes_that_made_it() -> None:
+    assert host()["Sysctls"] == {"kernel.shm_rmid_forced": "1"}

@@ -22,6 +22,15 @@ COMMANDS = {
 """Each is a module `gymbox.cli.<name>` with a Typer named `app`; --help shows these lines and imports none of them."""
 
 
+class Commands(TyperGroup):
+    """Lists its commands with the whole first line of what each says of itself."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        commands: list[tuple[str, Any]] = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, (command.help or "").strip().partition("\n")[0]) for name, command in commands])
+
+
 class LazyCommands(TyperGroup):
     """Imports the module of a command when that command is called, so that `gymbox --help` answers at once."""
 

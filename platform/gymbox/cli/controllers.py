@@ -37,7 +37,15 @@ def ask[Found](controller: str, work: Callable[[ControllerClient], Awaitable[Fou
     async def run() -> Found:
         async with HttpClient() as http:
             client = ControllerClient(controller_url(controller), admin_token(), http)
-            await reach(client)
+            try:
+                await reach(client)
+            except ConfigError as error:
+                if controller or not isinstance(error.__cause__, Unauthorized):
+                    raise
+                raise ConfigError(
+                    f"no controller with this token runs here (the one at {client.url} has another); start one with "
+                    f"`gymbox serve controller`, or set ${TOKEN_VARIABLE} to that one's token"
+                ) from error
             return await work(client)
 
     return asyncio.run(run())

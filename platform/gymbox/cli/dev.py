@@ -20,10 +20,10 @@ def dev() -> None:
     """For work on gymbox itself: run its tests."""
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def test(context: typer.Context) -> None:
+@app.command(context_settings={"ignore_unknown_options": True})
+def test(arguments: list[str] = typer.Argument(None, metavar="[ARGUMENT]...", help="Arguments of pytest.")) -> None:
     """Run gymbox's own tests; what follows goes to pytest (`gymbox dev test tests/unit -x`)."""
     if not (ROOT / "tests").is_dir():
         raise ConfigError(f"{ROOT} has no tests: this gymbox is installed from a package; run it from a checkout")
-    done = subprocess.run([sys.executable, "-m", "pytest", *context.args], cwd=ROOT, check=False)
+    done = subprocess.run([sys.executable, "-m", "pytest", *(arguments or [])], cwd=ROOT, check=False)
     raise typer.Exit(done.returncode)

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gymbox.cli import Commands
 from gymbox.cli.controllers import ask, check
 from gymbox.cli.places import admin_token, environment_folders, program, state_folder
 from gymbox.environment import Catalog, Environment
@@ -35,6 +36,7 @@ if TYPE_CHECKING:  # imported where they are used: `env list` needs neither Hydr
     from gymbox.http import HttpClient
 
 app = typer.Typer(
+    cls=Commands,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,

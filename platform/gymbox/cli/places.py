@@ -53,8 +53,17 @@ def admin_token() -> str:
     return token
 
 
+def token_place() -> str:
+    """Where `admin_token` has it from."""
+    return f"${TOKEN_VARIABLE}" if os.environ.get(TOKEN_VARIABLE) else str(_token_file())
+
+
+def _token_file() -> Path:
+    return _home("XDG_CONFIG_HOME", ".config") / "gymbox" / "token"
+
+
 def _kept_token() -> str:
-    path = _home("XDG_CONFIG_HOME", ".config") / "gymbox" / "token"
+    path = _token_file()
     try:
         if not path.exists():
             _make_token(path)

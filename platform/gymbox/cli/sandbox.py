@@ -21,6 +21,7 @@ import typer
 from gymbox_sandbox.lifecycle import SandboxView
 from gymbox_sandbox.wire import ExecRequest, ExecResult, Pty
 
+from gymbox.cli import Commands
 from gymbox.cli.controllers import ask
 from gymbox.cli.env import print_json, print_table
 from gymbox.errors import ConfigError, NotFound
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # imported where they are used, so that --help is quick
     from gymbox.sandbox_client import Execution
 
 app = typer.Typer(
+    cls=Commands,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING
 import typer
 
 from gymbox import logs
-from gymbox.cli.places import admin_token, environment_folders, state_folder
+from gymbox.cli import Commands
+from gymbox.cli.places import admin_token, environment_folders, state_folder, token_place
 from gymbox.errors import ConfigError
 
 if TYPE_CHECKING:
     from gymbox.config import Settings
     from gymbox.http import HttpClient
+    from gymbox.serving import Listener
 
 log = logging.getLogger(__name__)
 app = typer.Typer(
+    cls=Commands,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -34,7 +37,10 @@ CONTROLLER_PORT, PROXY_PORT, MODEL_PORT, AGENT_PORT = 8710, 8711, 8720, 8730
 Host = typer.Option("127.0.0.1", help="Address to listen on; one that others reach needs --allowed-host.")
 AllowedHosts = typer.Option([], "--allowed-host", help="Name that clients call it by (Host header); may be repeated.")
 Overrides = typer.Argument(None, metavar="NAME=VALUE...", help="Settings as for `gymbox run`.")
-LogFormat = typer.Option("json", help="json or console.")
+LogFormat = typer.Option("", help="json or console; default: console on a terminal, else json.")
+Folders = typer.Option(
+    [], "--folder", "-f", "--environments", help="Where environments are, as for `gymbox env`; may be repeated."
+)
 
 
 @app.command()
@@ -54,7 +60,7 @@ def controller(
     idle: float = typer.Option(5, min=0, help="Seconds for which an empty container that tasks share is kept."),
     drain: float = typer.Option(30, min=0, help="Seconds that starts in flight get to finish when it is stopped."),
     state: Path = typer.Option(None, help="Folder for its state and the sandboxes' sockets; must be short."),
-    environments: list[Path] = typer.Option([], help="Folder of environments; may be repeated."),
+    environments: list[Path] = Folders,
     proxy_socket: Path = typer.Option(None, help="Admin socket of a proxy; without one, a proxy starts in here."),
     proxy_url: str = typer.Option(None, help="Where clients reach that proxy."),
     proxy_port: int = typer.Option(PROXY_PORT, help="Port of the proxy that starts in here."),
@@ -107,7 +113,12 @@ def controller(
             held = StateDirectory.main(state or state_folder())
             stack.callback(held.close)
             catalog = Catalog(environments or environment_folders())
-            await serve_controller(settings, provider, catalog, held, sink, token, http, proxy_url=url)
+
+            def tell(listener: Listener) -> None:
+                log.info("its API is described at %s/docs; the token for it is in %s", listener.url, token_place())
+                log.info("sandboxes are reached through %s and held by %s", url, provider.name)
+
+            await serve_controller(settings, provider, catalog, held, sink, token, http, proxy_url=url, started=tell)
 
     _run(main, log_format)
 
@@ -189,7 +200,7 @@ def agent(
     controller: str = typer.Option(f"http://127.0.0.1:{CONTROLLER_PORT}", help="Address of the controller."),
     proxy_url: str = typer.Option(None, help="Where this process reaches the proxy; default: as the controller says."),
     environment: str = typer.Option(None, help="Environment for callers that name none."),
-    environments: list[Path] = typer.Option([], help="Folder of environments; may be repeated."),
+    environments: list[Path] = Folders,
     host: str = Host,
     port: int = typer.Option(AGENT_PORT, help="0 takes a free one."),
     allowed_hosts: list[str] = AllowedHosts,
@@ -221,6 +232,7 @@ def agent(
 
 def _run(main: Callable[[HttpClient], Awaitable[None]], log_format: str) -> None:
     """Run a server to its end, with logs and the one HTTP client of the process."""
+    log_format = log_format or ("console" if sys.stderr.isatty() else "json")
     if log_format not in ("json", "console"):
         raise ConfigError(f"--log-format {log_format}: it is json or console")
     logs.setup(form="json" if log_format == "json" else "console")

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gymbox.cli.controllers import controller_url
+from gymbox.cli.controllers import ask, controller_url
 from gymbox.cli.sandbox import exit_code
 from gymbox.controller.settings import DEFAULT_PORT
 from gymbox.controller.state import StateDirectory
+from gymbox.errors import ConfigError
 from gymbox_sandbox.lifecycle import CreateSandbox
 from gymbox_sandbox.wire import ExecResult
 
@@ -138,6 +139,14 @@ async def test_a_controller_that_cannot_be_used_is_told_with_a_way_on(gymbox, ar
     ran = await gymbox("ls", *arguments, token="another's")
 
     assert (ran.code, said in ran.err, len(ran.err.splitlines())) == (2, True, 1), ran.err
+
+
+async def test_a_controller_of_another_token_found_here_is_told_as_none(controller_url, monkeypatch):
+    monkeypatch.setattr("gymbox.cli.controllers.controller_url", lambda given: controller_url)
+    monkeypatch.setenv("GYMBOX_TOKEN", "gbx_admin_of_another")
+
+    with pytest.raises(ConfigError, match=f"no controller with this token runs here .*{controller_url}"):
+        await asyncio.to_thread(ask, "", lambda client: client.sandboxes())
 
 
 async def test_sandboxes_are_removed_by_id_or_all(gymbox, client):

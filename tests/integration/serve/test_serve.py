@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -92,6 +93,40 @@ def test_a_controller_with_a_proxy_in_it_serves_an_agent(start: Start, tmp_path:
     assert [view["id"] for view in controller.call("/sandboxes?status=ready")[1]] == ["leased"]
     assert agent.stop() == 0
     assert controller.stop() == 0
+
+
+def test_on_a_terminal_a_controller_says_for_people_where_everything_is(tmp_path: Path) -> None:
+    terminal, end = pty.openpty()
+    home = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "config"), "GYMBOX_TOKEN": ""}
+    process = subprocess.Popen(
+        [
+            *COMMAND,
+            "controller",
+            "provider=process",
+            "--port",
+            "0",
+            "--proxy-port",
+            "0",
+            "--state",
+            str(tmp_path / "s"),
+        ],
+        stderr=end,
+        env=home,
+        cwd=ROOT,
+    )
+    os.close(end)
+    said = ""
+    try:
+        while "held by process" not in said:
+            said += os.read(terminal, 4096).decode()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        os.close(terminal)
+
+    assert "{" not in said and "/docs; the token for it is in " in said
+    assert str(tmp_path / "config" / "gymbox" / "token") in said
+    assert "sandboxes are reached through http://127.0.0.1:" in said
 
 
 def test_a_proxy_and_a_controller_in_processes_of_their_own_find_each_other(start: Start, tmp_path: Path) -> None:

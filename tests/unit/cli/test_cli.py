@@ -36,6 +36,24 @@ def test_every_command_has_its_module_and_help(command: str, capsys: pytest.Capt
     assert f"gymbox {command}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("group", ["sandbox", "env", "serve"])
+def test_lists_of_commands_are_not_cut(
+    group: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert leave(group, "--help") == 0
+
+    listed = capsys.readouterr().out.partition("Commands:")[2]
+    assert len(listed.splitlines()) > 4 and "..." not in listed and "…" not in listed
+
+
+def test_what_follows_dev_test_goes_to_pytest(capfd: pytest.CaptureFixture[str]) -> None:
+    assert (
+        leave("dev", "test", "tests/unit/test_layers.py", "--collect-only", "-q", "-k", "no_test_has_this_name") == 5
+    )
+    assert "deselected" in capfd.readouterr().out
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert leave("--version") == 0
     assert capsys.readouterr().out == f"gymbox {__version__}\n"

@@ -48,7 +48,8 @@ class LocalModel(Model):
       choose to answer. Choosing its last call once more counts as choosing to answer: left alone, it repeats nearly
       every call. It must answer once a call gave a result that it gave before, or after `max_tool_turns` results in a
       row.
-    - The answer itself is free text, asked for in a second request whose tokens are counted too.
+    - The answer itself is free text, asked for in a second request whose tokens are counted too. After results, that
+      request ends with the words "Now answer from these results."
     - Text that goes round in circles is made less likely (`LOOPS`); what it says otherwise stays its own.
 
     Raises:
@@ -154,6 +155,9 @@ class LocalModel(Model):
         return body | LOOPS | {"messages": told, "max_tokens": limit, "model": self.name, "cache_prompt": cached}
 
     async def _answer(self, body: dict[str, Any], params: ResponsesParams, call: Call) -> Response:
+        if _results_in_a_row(params):
+            _note(body["messages"], "\nNow answer from these results.")
+
         def read(answer: Any) -> Response:
             response = response_from_chat(answer)
             check_structured(params, response)

@@ -253,6 +253,8 @@ class RunFolder:
         self._waiting.append((record, json.dumps(record, allow_nan=False).encode() + b"\n"))
         if self._next is None:
             self._next = asyncio.create_task(self._flush())
+            # whoever waits is told; where all were cancelled, the next add is
+            self._next.add_done_callback(lambda flush: flush.cancelled() or flush.exception())
         try:
             # shielded: being cancelled must not part a line from its count
             await asyncio.shield(self._next)

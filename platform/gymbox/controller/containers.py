@@ -25,6 +25,9 @@ from gymbox.providers import Found, SandboxProvider, Started, StartSpec
 
 log = logging.getLogger(__name__)
 
+SETTLES = 2.0
+"""Seconds in which an engine finishes what a killed process had asked of it."""
+
 REQUEST_LABEL = "gymbox.request"
 """JSON of the CreateSandbox that a container of its own was made for; absent where it is shared."""
 DIGEST_LABEL = "gymbox.environment-digest"
@@ -415,16 +418,25 @@ async def sweep_abandoned(parent: Path, provider: SandboxProvider) -> None:
     """
     for state in StateDirectory.abandoned(parent):
         try:
-            await provider.open(state.id, lambda id, ended: None)
-            for id in {found.id for found in await provider.list()} | state.intended_deletes():
-                log.warning("removing %s, left behind by a run that is no more", id)
-                state.intend_delete(id)
-                try:
-                    await provider.stop(id)
-                except Exception as error:
-                    log.warning("container %s is left to the next sweep: %s", id, error)
-                else:
-                    state.deleted(id)
+            await _sweep(state, provider)
+            # what the engine was asked for just before the end may only appear now
+            await asyncio.sleep(SETTLES)
+            await _sweep(state, provider)
         finally:
-            await provider.close()
             state.close()
+
+
+async def _sweep(state: StateDirectory, provider: SandboxProvider) -> None:
+    try:
+        await provider.open(state.id, lambda id, ended: None)
+        for id in {found.id for found in await provider.list()} | state.intended_deletes():
+            log.warning("removing %s, left behind by a run that is no more", id)
+            state.intend_delete(id)
+            try:
+                await provider.stop(id)
+            except Exception as error:
+                log.warning("container %s is left to the next sweep: %s", id, error)
+            else:
+                state.deleted(id)
+    finally:
+        await provider.close()

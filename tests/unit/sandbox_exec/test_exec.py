@@ -176,7 +176,10 @@ async def test_a_request_without_end_is_refused(one_user):
 
 async def test_what_a_program_expects_of_signals_is_as_usual(host):
     result = await host.exec("yes | head -n1; grep SigIgn /proc/self/status; ulimit -c; umask")
-    assert result["stdout"] == "y\nSigIgn:\t0000000000000000\n0\n0022\n"
+    yes, ignored, core, mask = result["stdout"].splitlines()
+    assert (yes, core, mask) == ("y", "0", "0022")
+    # 32 and 33 are the C library's own: no program can set them, so they stay as this machine has them
+    assert not int(ignored.split()[1], 16) & ~(0b11 << 31)
 
 
 async def test_no_descriptor_of_ours_reaches_a_command(host):

@@ -125,7 +125,7 @@ async def test_one_that_cannot_be_swept_does_not_save_the_others(folder, provide
     for id in ("c1", "c2"):
         await provider.start(StartSpec(id, environments["alone"], dead.directory_of(id)), lambda phase: None)
     os.close(dead._lock)
-    provider.stop_errors = 1
+    provider.stop_errors = 3  # each sweep looks twice
     await sweep_abandoned(folder, provider)
 
     assert len(provider.containers) == len(list((dead.path / "deletes").iterdir())) == 1
@@ -145,7 +145,7 @@ async def test_what_cannot_be_swept_is_left_to_the_next_sweep(folder, provider, 
     dead = StateDirectory.of_run(folder)
     await provider.start(StartSpec("c1", environments["alone"], dead.directory_of("c1")), lambda phase: None)
     os.close(dead._lock)
-    provider.stop_errors = 1
+    provider.stop_errors = 2  # each sweep looks twice
     await sweep_abandoned(folder, provider)
     assert dead.path.exists()
     await sweep_abandoned(folder, provider)

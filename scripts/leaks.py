@@ -51,7 +51,8 @@ def files() -> set[str]:
     for root in roots:
         for pattern in ("**/*",) if root.name == "gymbox" else ("gymbox*", "gbx*"):
             found |= {str(path) for path in root.glob(pattern) if root.is_dir() and "coverage" not in path.name}
-    kept = ("/main", "/main/deletes", "/main/s", "/key", "/lock", "/id", "/token")  # a controller's, for its next start
+    # what a controller keeps for its next start
+    kept = ("/main", "/main/deletes", "/main/s", "/key", "/lock", "/id", "/token")
     return {path for path in found if not path.endswith(kept)}
 
 

@@ -79,6 +79,16 @@ def reap_children(ended: Callable[[int, int], None] = lambda pid, status: None) 
         ended(pid, status)
 
 
+def children_of_this_thread() -> set[int] | None:
+    """Pids of its children that were not waited for, adopted ones included; None where the kernel does not list them
+    (CONFIG_PROC_CHILDREN)."""
+    try:
+        with open("/proc/thread-self/children", "rb") as file:
+            return {int(pid) for pid in file.read().split()}
+    except FileNotFoundError:
+        return None
+
+
 def parent_of(pid: int) -> int:
     """Pid of its parent; -1 if there is no such process."""
     return _stat(pid, 1)

@@ -36,7 +36,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from gymbox_sandbox import prctl
 from gymbox_sandbox.engine import close_all_but
 from gymbox_sandbox.options import AGENTS, Options
-from gymbox_sandbox.process_tree import Descendants, kill_descendants, parent_of, reap_children
+from gymbox_sandbox.process_tree import (
+    Descendants,
+    children_of_this_thread,
+    kill_descendants,
+    parent_of,
+    reap_children,
+)
 from gymbox_sandbox.reaper import change_user, wake_on_children
 from gymbox_sandbox.supervisor import agent_environment, attach, start_engine
 
@@ -174,11 +180,16 @@ class Zygote:
         reap_children(note)
         if ended:
             # what the server itself had started is ours now
-            while Descendants(spare={self._engine_pid, *self._children}).kill():
+            while self._has_strangers() and Descendants(spare={self._engine_pid, *self._children}).kill():
                 reap_children(note)
         for child, status in ended:
             _kill_commands(child.link)
             self._report({"ended": child.id, "status": status})
+
+    def _has_strangers(self) -> bool:
+        """Whether a process that a server had started is ours now; the whole of /proc is read only where it is."""
+        children = children_of_this_thread()
+        return children is None or not children <= {self._engine_pid, *self._children}
 
     def _report(self, report: dict[str, Any]) -> None:
         os.write(self._output, json.dumps(report).encode() + b"\n")
@@ -200,10 +211,12 @@ def _only_child() -> int:
 
 def _preloaded(target: str) -> type[ResourcesServer] | None:
     """The environment's server, to be shared by all; None if it cannot be loaded: then each sandbox says why."""
-    from gymbox_sandbox import commands, files, serve  # noqa: F401  what every child needs
+    from gymbox_sandbox import rehearsal, serve
     from gymbox_sandbox.problems import Problem
 
     try:
-        return serve.load(target)
+        server = serve.load(target)
     except Problem:
         return None
+    rehearsal.rehearse(server)
+    return server

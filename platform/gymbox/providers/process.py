@@ -161,7 +161,8 @@ class ProcessProvider(BaseModel):
         spec = process.spec
         await self.prepare(spec.environment)
         zygote = await self._zygote(spec)
-        await asyncio.to_thread(process.remove)
+        if spec.directory.exists() or process.workspace.exists():  # of an earlier start
+            await asyncio.to_thread(process.remove)
         self._make_room(process)
         on_phase("created")
         timeouts, limits = spec.environment.manifest.timeouts, spec.environment.manifest.limits

@@ -7,7 +7,7 @@ types pass through as `OtherItem`. Source of the shapes: the OpenAI Responses AP
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
@@ -103,6 +103,11 @@ Item = Annotated[
 ]
 
 
+_SHAPES: dict[str, type] = {"reasoning": dict, "text": dict, "include": list}
+"""Fields that pass through as they are, and that converters look into."""
+_CALLED: dict[type, str] = {dict: "an object", list: "a list"}
+
+
 class ResponsesParams(Wire):
     """`POST /v1/responses`: what to ask of a model. Sampling fields not named here pass through as they are."""
 
@@ -125,6 +130,9 @@ class ResponsesParams(Wire):
         if not isinstance(data, dict):
             return data
         data = {name: value for name, value in data.items() if value is not None or name not in ("input", "tools")}
+        for name, kind in _SHAPES.items():
+            if not isinstance(data.get(name), kind | None):
+                raise ValueError(f"{name} must be {_CALLED[kind]}, not {type(data[name]).__name__}")
         if isinstance(data.get("input"), list) and any(is_chat_shaped(item) for item in data["input"]):
             data["input"] = [
                 item
@@ -132,6 +140,24 @@ class ResponsesParams(Wire):
                 for item in (items_from_message(given) if is_chat_shaped(given) else [given])
             ]
         return data
+
+    def dump_without_input(self) -> dict[str, Any]:
+        """As `dump`, without the history, which may be large."""
+        return self.model_dump(mode="json", exclude_unset=True, exclude={"input"})
+
+    def with_defaults(self, defaults: dict[str, Any]) -> Self:
+        """With these fields where they are unset or null; the history is neither copied nor looked at again.
+
+        Raises:
+            pydantic.ValidationError: a default is wrong.
+        """
+        if not defaults:
+            return self
+        given = {name: value for name, value in self.dump_without_input().items() if value is not None}
+        merged = type(self).model_validate({**defaults, **given})
+        if "input" in self.model_fields_set:
+            merged.input = self.input
+        return merged
 
     @property
     def items(self) -> list[Item]:

@@ -3,7 +3,16 @@
     chat_from_response  a Response         -> a Chat answer     (a caller speaks Chat to us)
     response_from_chat  a Chat answer      -> a Response        (an endpoint speaks Chat to us)
 
-What a Chat answer has no place for is refused by name (`Invalid`), never dropped.
+What the other format has no place for is refused by name (`Invalid`), never dropped, or carried here:
+
+    a Response's own fields (`service_tier`, …)     fields of the Chat answer, without those that echo the request
+    unknown fields of a Chat answer                 fields of the Response
+    unknown fields of its choice (`stop_reason`, …) the Response's `choice`
+    unknown fields of its message                   fields of the output message; without one, of the last item
+    unknown fields of a call or of the usage        fields of the call, of the usage
+    `reasoning_details`                             a field of the reasoning item
+    reasoning that only its provider can read       the Chat message's `reasoning_items`: the whole items; sent back by
+                                                    the caller as they came, they are the items again
 """
 
 from __future__ import annotations
@@ -12,23 +21,62 @@ import time
 import uuid
 from typing import Any
 
-from gymbox_sandbox.chat_history import items_from_message
+from gymbox_sandbox.chat_history import REASONING_FIELDS, call_item, reasoning_items
 from gymbox_sandbox.problems import faults
 from gymbox_sandbox.responses import (
     FunctionCall,
     Message,
     Reasoning,
     Response,
-    Usage,
 )
 from pydantic import ValidationError
 
 from gymbox.errors import Invalid
-from gymbox.models.chat_requests import chat_call, object_arguments, parts_of, reasoning_text
-from gymbox.models.token_ids import sampled_ids, token_ids_of
+from gymbox.models.chat_messages import chat_call, object_arguments, others, parts_of, reasoning_text, text_of
+from gymbox.models.chat_usage import chat_usage, usage_from_chat
+from gymbox.models.token_ids import TOKEN_FIELDS, sampled_ids, token_ids_of
 
-_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_INCOMPLETE = {
+    "length": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "model_length": "max_output_tokens",
+    "content_filter": "content_filter",
+}
 _FINISHED = frozenset({"stop", "tool_calls", "function_call", "eos", "end_turn", "stop_sequence"})
+_RECORD = frozenset({*TOKEN_FIELDS, "token_prefix_broken", "mask_sample", "mask_reason", "phase"})
+"""Of an output item: what has no place in a Chat message, or is put there by name."""
+_ECHOED = frozenset(
+    [
+        "background",
+        "completed_at",
+        "conversation",
+        "frequency_penalty",
+        "instructions",
+        "max_output_tokens",
+        "max_tool_calls",
+        "parallel_tool_calls",
+        "presence_penalty",
+        "previous_response_id",
+        "prompt",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "reasoning",
+        "safety_identifier",
+        "store",
+        "temperature",
+        "text",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+        "top_p",
+        "truncation",
+        "user",
+        "metadata",
+        "choice",
+    ]
+)
+"""Of a Response: what only repeats what was asked for."""
 
 
 # --- a Response to a Chat answer
@@ -44,17 +92,18 @@ def chat_from_response(response: Response) -> dict[str, Any]:
         raise Invalid(f"a response that {response.status} is no Chat answer: {response.error}")
     texts: list[str] = []
     refusals: list[str] = []
-    reasoning: list[str] = []
+    reasoning: list[Reasoning] = []
     calls: list[dict[str, Any]] = []
     message: dict[str, Any] = {"role": "assistant", "content": None}
     annotations: list[Any] = []
     logprobs: list[Any] = []
     for index, item in enumerate(response.output):
         if isinstance(item, Reasoning):
-            reasoning += [text] if (text := reasoning_text(item)) else []
+            reasoning.append(item)
         elif isinstance(item, FunctionCall):
-            calls.append(chat_call(item.call_id, item.name, item.arguments))
+            calls.append(chat_call(item, item.arguments))
         elif isinstance(item, Message) and item.role == "assistant":
+            message |= others(item.model_extra, _RECORD)
             for part in parts_of(item):
                 _take_output_part(part, index, texts, refusals, annotations, logprobs)
         else:
@@ -66,17 +115,19 @@ def chat_from_response(response: Response) -> dict[str, Any]:
         message["content"] = ""
     if refusals:
         message["refusal"] = "".join(refusals)
-    if reasoning:
-        message["reasoning_content"] = "\n".join(reasoning)
+    message |= _chat_reasoning(reasoning)
     if calls:
         message["tool_calls"] = calls
     if annotations:
         message["annotations"] = annotations
     message |= token_ids_of(response.output[-1]) if response.output else {}
-    choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": _finish_reason(response, calls)}
+    extra = response.model_extra or {}
+    beside = extra["choice"] if isinstance(extra.get("choice"), dict) else {}
+    choice = {**beside, "index": 0, "message": message, "finish_reason": _finish_reason(response, calls)}
     if logprobs:
         choice["logprobs"] = {"content": logprobs}
     answer: dict[str, Any] = {
+        **others(extra, _ECHOED),
         "id": response.id or f"chatcmpl-{uuid.uuid4().hex}",
         "object": "chat.completion",
         "created": int(response.created_at or time.time()),
@@ -84,8 +135,18 @@ def chat_from_response(response: Response) -> dict[str, Any]:
         "choices": [choice],
     }
     if response.usage is not None:
-        answer["usage"] = _chat_usage(response.usage)
+        answer["usage"] = chat_usage(response.usage)
     return answer
+
+
+def _chat_reasoning(items: list[Reasoning]) -> dict[str, Any]:
+    text = "\n".join(filter(None, map(reasoning_text, items)))
+    found: dict[str, Any] = {"reasoning_content": text} if text else {}
+    if any((item.model_extra or {}).get("encrypted_content") for item in items):
+        found["reasoning_items"] = [item.dump() for item in items]
+    details = [(item.model_extra or {}).get("reasoning_details") for item in items]
+    given = [detail for detail in details if detail]
+    return found | ({"reasoning_details": given[0]} if given else {})
 
 
 def _take_output_part(
@@ -97,11 +158,11 @@ def _take_output_part(
     logprobs: list[Any],
 ) -> None:
     if part.get("type") == "output_text":
-        texts.append(str(part.get("text") or ""))
+        texts.append(text_of(part, "text", f"output[{index}]"))
         annotations += part.get("annotations") or []
         logprobs += part.get("logprobs") or []
     elif part.get("type") == "refusal":
-        refusals.append(str(part.get("refusal") or ""))
+        refusals.append(text_of(part, "refusal", f"output[{index}]"))
     else:
         raise Invalid(f"output[{index}]: a part of type {part.get('type')!r} has no place in a Chat answer")
 
@@ -111,20 +172,6 @@ def _finish_reason(response: Response, calls: list[dict[str, Any]]) -> str:
         reason = (response.incomplete_details or {}).get("reason")
         return "content_filter" if reason == "content_filter" else "length"
     return "tool_calls" if calls else "stop"
-
-
-def _chat_usage(usage: Usage) -> dict[str, Any]:
-    extra = usage.model_extra or {}
-    found: dict[str, Any] = {
-        "prompt_tokens": usage.input_tokens,
-        "completion_tokens": usage.output_tokens,
-        "total_tokens": usage.total_tokens,
-    }
-    if extra.get("input_tokens_details"):
-        found["prompt_tokens_details"] = extra["input_tokens_details"]
-    if extra.get("output_tokens_details"):
-        found["completion_tokens_details"] = extra["output_tokens_details"]
-    return found
 
 
 # --- a Chat answer to a Response
@@ -142,26 +189,28 @@ def response_from_chat(body: Any, *, max_output_tokens: int | None = None, token
         Invalid: it is no whole Chat answer; the text names what is wrong.
     """
     choice, message = _only_choice(body)
-    extra = {name: value for name, value in body.items() if name not in _CHAT_ANSWER and value is not None}
-    output: list[dict[str, Any]] = []
-    text, reasoning = _text_and_reasoning(message)
-    if reasoning:
-        output.append(_with_id("rs", {"type": "reasoning", "summary": [{"type": "summary_text", "text": reasoning}]}))
-    parts: list[dict[str, Any]] = []
+    extra = others(body, _CHAT_ANSWER)
+    beside = others(choice, _CHAT_CHOICE)
+    text, output = _text_and_reasoning(message)
     calls = _calls(message)
-    if text or not (message.get("refusal") or calls or reasoning):
+    parts: list[dict[str, Any]] = []
+    refusal = text_of(message, "refusal", "choices[0].message")
+    more = others(message, _CHAT_MESSAGE)
+    if text or not (refusal or calls or output):
         part: dict[str, Any] = {"type": "output_text", "text": text, "annotations": message.get("annotations") or []}
-        if (choice.get("logprobs") or {}).get("content") and not token_ids:
-            part["logprobs"] = choice["logprobs"]["content"]
+        logprobs = choice.get("logprobs")
+        if isinstance(logprobs, dict) and logprobs.get("content") and not token_ids:
+            part["logprobs"] = logprobs["content"]
         parts.append(part)
-    if message.get("refusal"):
-        parts.append({"type": "refusal", "refusal": message["refusal"]})
+    if refusal:
+        parts.append({"type": "refusal", "refusal": refusal})
     if parts:
-        output.append(
-            _with_id("msg", {"type": "message", "role": "assistant", "status": "completed", "content": parts})
-        )
+        said = {"type": "message", "role": "assistant", "status": "completed", "content": parts}
+        output.append(_with_id("msg", {**more, **said}))
     output += calls
-    usage = _usage(body.get("usage"))
+    if not parts:
+        output[-1] = {**more, **output[-1]}
+    usage = usage_from_chat(body.get("usage"))
     reason = _incomplete_reason(choice, calls, usage, max_output_tokens)
     if reason is not None and "status" in output[-1]:
         output[-1]["status"] = "incomplete"
@@ -170,6 +219,7 @@ def response_from_chat(body: Any, *, max_output_tokens: int | None = None, token
         return Response.model_validate(
             {
                 **extra,
+                **({"choice": beside} if beside else {}),
                 "id": str(body.get("id") or f"resp_{uuid.uuid4().hex}"),
                 "object": "response",
                 "created_at": body.get("created") or time.time(),
@@ -187,6 +237,21 @@ def response_from_chat(body: Any, *, max_output_tokens: int | None = None, token
 _CHAT_ANSWER = frozenset(
     {"id", "object", "created", "model", "choices", "usage", "prompt_token_ids", "prompt_logprobs"}
 )
+_CHAT_CHOICE = frozenset({"index", "message", "finish_reason", "logprobs", "token_ids"})
+_CHAT_MESSAGE = frozenset(
+    {
+        "role",
+        "content",
+        "refusal",
+        "tool_calls",
+        "annotations",
+        "type",
+        "id",
+        "status",
+        *REASONING_FIELDS,
+        *TOKEN_FIELDS,
+    }
+)
 
 
 def _only_choice(body: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -197,25 +262,34 @@ def _only_choice(body: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     message = choices[0].get("message")
     if not isinstance(message, dict):
         raise Invalid("choices[0] has no message")
-    for name in ("audio", "images"):
+    for name in ("audio", "images", "function_call"):
         if message.get(name):
             raise Invalid(f"choices[0].message.{name}: there is no place for it in the Responses format")
     return choices[0], message
 
 
-def _text_and_reasoning(message: dict[str, Any]) -> tuple[str, str]:
+def _text_and_reasoning(message: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
     content = message.get("content")
     if isinstance(content, list):
-        content = "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+        content = "".join(_part_text(part) for part in content)
     if content is not None and not isinstance(content, str):
         raise Invalid(f"choices[0].message.content is a {type(content).__name__}, not text")
-    content = content or ""
-    reasoning = message.get("reasoning_content") or message.get("reasoning")
-    if reasoning is not None:
-        if not isinstance(reasoning, str):
-            raise Invalid(f"choices[0].message.reasoning is a {type(reasoning).__name__}, not text")
-        return content, reasoning
-    return without_thoughts(content)
+    try:
+        found = reasoning_items(message)
+    except ValueError as error:
+        raise Invalid(f"choices[0].message: {error}") from error
+    text = content or ""
+    if not found:
+        text, thoughts = without_thoughts(text)
+        found = reasoning_items({"reasoning": thoughts})
+    return text, [_with_id("rs", item) for item in found]
+
+
+def _part_text(part: Any) -> str:
+    if not isinstance(part, dict) or part.get("type", "text") not in ("text", "output_text"):
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        raise Invalid(f"choices[0].message.content: there is no place for a {kind!r} part in the Responses format")
+    return text_of(part, "text", "choices[0].message.content")
 
 
 def without_thoughts(content: str) -> tuple[str, str]:
@@ -232,46 +306,35 @@ def without_thoughts(content: str) -> tuple[str, str]:
 
 
 def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise Invalid(f"choices[0].message.tool_calls is a {type(calls).__name__}, not a list")
     try:
-        items = items_from_message(
-            {"role": "assistant", "tool_calls": [_identified(call) for call in message.get("tool_calls") or []]}
-        )
-    except (ValueError, TypeError, AttributeError) as error:
+        return [_with_id("fc", {**call_item(_identified(call)), "status": "completed"}) for call in calls]
+    except ValueError as error:
         raise Invalid(f"choices[0].message.tool_calls: {error}") from error
-    return [_with_id("fc", {**item, "status": "completed"}) for item in items if item["type"] == "function_call"]
 
 
-def _identified(call: dict[str, Any]) -> dict[str, Any]:
-    return call if call.get("id") else {**call, "id": f"call_{uuid.uuid4().hex[:24]}"}
+def _identified(call: Any) -> Any:
+    if not isinstance(call, dict) or call.get("id"):
+        return call
+    return {**call, "id": f"call_{uuid.uuid4().hex[:24]}"}
 
 
 def _with_id(prefix: str, item: dict[str, Any]) -> dict[str, Any]:
     return {"id": f"{prefix}_{uuid.uuid4().hex}", **item}
 
 
-def _usage(usage: Any) -> dict[str, Any] | None:
-    if not isinstance(usage, dict):
-        return None
-    prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
-    return {
-        "input_tokens": prompt,
-        "output_tokens": completion,
-        "total_tokens": usage.get("total_tokens") or prompt + completion,
-        "input_tokens_details": {"cached_tokens": 0, **_counts(usage.get("prompt_tokens_details"))},
-        "output_tokens_details": {"reasoning_tokens": 0, **_counts(usage.get("completion_tokens_details"))},
-    }
-
-
-def _counts(details: Any) -> dict[str, Any]:
-    return {name: count for name, count in (details or {}).items() if count is not None}
-
-
 def _incomplete_reason(
     choice: dict[str, Any], calls: list[dict[str, Any]], usage: dict[str, Any] | None, limit: int | None
 ) -> str | None:
     finish = choice.get("finish_reason")
-    if finish in _INCOMPLETE:
-        return _INCOMPLETE[finish]
+    if not isinstance(finish, str):
+        raise Invalid(f"choices[0].finish_reason is {finish!r:.50}: the answer is not finished")
+    # some put the filter's own reason behind
+    reason = _INCOMPLETE.get(finish.partition(":")[0])
+    if reason is not None:
+        return reason
     if finish not in _FINISHED:
         raise Invalid(f"choices[0].finish_reason is {finish!r}: the answer is not finished")
     if calls and limit is not None and usage is not None and usage["output_tokens"] >= limit:

@@ -4,37 +4,47 @@
     chat_from_params    ResponsesParams    -> a Chat request    (we speak Chat to an endpoint)
 
 What the other format has no place for is refused by name (`Invalid`), never dropped. Fields that neither side names
-(`seed`, `top_k`, `stop`, …) pass through both ways as they are. One turn of the model is one assistant message: its
-reasoning, its text and all of its calls; and all results of a turn follow it directly, in call order.
+(`seed`, `top_k`, `stop`, …) pass through both ways as they are. How a history becomes messages: see `chat_messages`.
+
+    | Chat                                          | Responses                                                   |
+    |-----------------------------------------------|-------------------------------------------------------------|
+    | `max_completion_tokens`, `max_tokens`         | `max_output_tokens`; sent as `max_tokens`, unless told else |
+    | `reasoning_effort`                            | `reasoning.effort`; other fields of `reasoning` stay there  |
+    | `response_format`, `verbosity`                | `text.format`, `text.verbosity`                             |
+    | `logprobs`                                    | `include: [message.output_text.logprobs]`                   |
+    | a tool's `function`, `strict` false if unset  | a flat tool, `strict` said                                  |
+    | `tool_choice` (all forms)                     | `tool_choice`                                               |
+    | a message of `system`                         | `instructions`, a message of `system` or `developer`        |
+
+Not sent to a Chat endpoint, for they say how an answer is delivered or bound tools that run at the provider: `stream`,
+`stream_options`, `max_tool_calls`, `truncation: disabled`, `include: [reasoning.encrypted_content]`,
+`reasoning.summary` (an endpoint tells of its reasoning or does not). `metadata.extra_body` and
+`metadata.chat_template_kwargs`, each a JSON object as text, are sent as fields of the request, as NeMo Gym does.
 """
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any
 
 from gymbox_sandbox.chat_history import items_from_message
 from gymbox_sandbox.problems import faults
-from gymbox_sandbox.responses import (
-    FunctionCall,
-    FunctionCallOutput,
-    Item,
-    Message,
-    Reasoning,
-    ResponsesParams,
-)
+from gymbox_sandbox.responses import ResponsesParams
 from pydantic import ValidationError
 
 from gymbox.errors import Invalid
+from gymbox.models.chat_messages import messages_from_items, others
+from gymbox.models.strict_json import strict_json
+from gymbox.models.structured import wanted_schema
 
 LOGPROBS = "message.output_text.logprobs"
 
 _CHAT_ONLY = ("audio", "function_call", "functions", "prediction", "web_search_options")
 _RESPONSES_ONLY = ("background", "context_management", "conversation", "previous_response_id", "prompt")
+_NOT_OF_CHAT = (*_RESPONSES_ONLY, "input", "instructions", "max_output_tokens", "text")
+"""Would be taken for something else where a Chat request is turned into params."""
 _NO_EFFECT_ON_CHAT = ("include", "max_tool_calls", "stream", "stream_options", "truncation")
-"""Say how an answer is delivered, or bound tools that run at the provider: a Chat endpoint has neither."""
+_OF_FUNCTION = ("name", "description", "parameters", "strict")
 
 
 # --- a Chat request to params
@@ -48,24 +58,22 @@ def params_from_chat(body: dict[str, Any]) -> ResponsesParams:
     """
     body = {name: value for name, value in body.items() if value is not None}
     _refuse(body, _CHAT_ONLY, "the Responses format")
+    _refuse(body, _NOT_OF_CHAT, "the Chat format")
     if body.pop("n", 1) != 1:
         raise Invalid("n: only one choice can be asked for")
     if body.pop("modalities", ["text"]) != ["text"]:
         raise Invalid("modalities: only text can be asked for")
-    messages = body.pop("messages", None)
-    if not isinstance(messages, list) or not messages:
-        raise Invalid("messages: a Chat request needs a list of messages")
-    items: list[dict[str, Any]] = []
-    for index, message in enumerate(messages):
-        try:
-            items += items_from_message(message)
-        except (ValueError, AttributeError) as error:
-            raise Invalid(f"messages[{index}]: {error}") from error
+    items = items_from_messages(body.pop("messages", None))
     limits = [body.pop(name) for name in ("max_completion_tokens", "max_tokens") if name in body]
     if limits:
+        if limits[0] != limits[-1]:
+            raise Invalid("max_tokens and max_completion_tokens say two things; give one")
         body["max_output_tokens"] = limits[0]
     if "reasoning_effort" in body:
-        body["reasoning"] = {"effort": body.pop("reasoning_effort")}
+        given = body.get("reasoning", {})
+        if not isinstance(given, dict) or given.get("effort", body["reasoning_effort"]) != body["reasoning_effort"]:
+            raise Invalid("reasoning and reasoning_effort say two things; give one")
+        body["reasoning"] = {**given, "effort": body.pop("reasoning_effort")}
     text: dict[str, Any] = {}
     if "response_format" in body:
         text["format"] = _format_from_chat(body.pop("response_format"))
@@ -76,6 +84,8 @@ def params_from_chat(body: dict[str, Any]) -> ResponsesParams:
     if body.pop("logprobs", False):
         body["include"] = [LOGPROBS]
     if "tools" in body:
+        if not isinstance(body["tools"], list):
+            raise Invalid(f"tools: a list is needed, not {type(body['tools']).__name__}")
         body["tools"] = [_tool_from_chat(tool) for tool in body["tools"]]
     if isinstance(body.get("tool_choice"), dict):
         body["tool_choice"] = _choice_from_chat(body["tool_choice"])
@@ -84,6 +94,23 @@ def params_from_chat(body: dict[str, Any]) -> ResponsesParams:
         return ResponsesParams.model_validate({**body, "input": items})
     except ValidationError as error:
         raise Invalid(faults(error)) from error
+
+
+def items_from_messages(messages: Any) -> list[dict[str, Any]]:
+    """The items of a Chat history.
+
+    Raises:
+        Invalid: a message that cannot be expressed, by its number.
+    """
+    if not isinstance(messages, list) or not messages:
+        raise Invalid("messages: a Chat request needs a list of messages")
+    items: list[dict[str, Any]] = []
+    for index, message in enumerate(messages):
+        try:
+            items += items_from_message(message)
+        except ValueError as error:
+            raise Invalid(f"messages[{index}]: {error}") from error
+    return items
 
 
 def _refuse(body: dict[str, Any], names: Sequence[str], where: str) -> None:
@@ -95,32 +122,40 @@ def _refuse(body: dict[str, Any], names: Sequence[str], where: str) -> None:
 def _tool_from_chat(tool: Any) -> dict[str, Any]:
     if not isinstance(tool, dict) or tool.get("type") != "function" or not isinstance(tool.get("function"), dict):
         kind = tool.get("type") if isinstance(tool, dict) else tool
-        raise Invalid(f"tools: only function tools can be carried over, not {kind!r}")
-    return {"type": "function", **tool["function"]}
+        raise Invalid(f"tools: only function tools can be carried over, not {kind!r:.100}")
+    # what the one format leaves out is loose, what the other leaves out is strict
+    return {"strict": False, **others(tool, ("function",)), **others(tool["function"], ()), "type": "function"}
 
 
 def _choice_from_chat(choice: dict[str, Any]) -> dict[str, Any]:
-    if choice.get("type") != "function" or not isinstance(choice.get("function"), dict):
-        raise Invalid(f"tool_choice: only a function can be chosen, not {choice.get('type')!r}")
-    return {"type": "function", "name": choice["function"].get("name")}
+    kind = choice.get("type")
+    named = choice.get(kind) if isinstance(kind, str) else None
+    if kind == "function" and isinstance(named, dict) and isinstance(named.get("name"), str):
+        return {"type": "function", "name": named["name"]}
+    if kind == "allowed_tools" and isinstance(named, dict) and isinstance(named.get("tools"), list):
+        tools = [_choice_from_chat(tool) if isinstance(tool, dict) else tool for tool in named["tools"]]
+        return {"type": "allowed_tools", **others(named, ("tools",)), "tools": tools}
+    raise Invalid(f"tool_choice: only functions can be chosen, not {choice!r:.100}")
 
 
 def _format_from_chat(wanted: Any) -> dict[str, Any]:
-    if isinstance(wanted, dict) and wanted.get("type") in ("text", "json_object"):
-        return {"type": wanted["type"]}
-    if (
-        isinstance(wanted, dict)
-        and wanted.get("type") == "json_schema"
-        and isinstance(wanted.get("json_schema"), dict)
-    ):
-        return {"type": "json_schema", **wanted["json_schema"]}
+    kind = wanted.get("type") if isinstance(wanted, dict) else None
+    if kind in ("text", "json_object"):
+        return others(wanted, ())
+    if kind == "json_schema" and isinstance(wanted.get("json_schema"), dict):
+        return {**others(wanted, ("json_schema",)), **others(wanted["json_schema"], ()), "type": "json_schema"}
     raise Invalid(f"response_format: cannot be carried over: {wanted!r:.100}")
 
 
 # --- params to a Chat request
 
 
-def chat_from_params(params: ResponsesParams, *, reasoning_field: str | None = "reasoning_content") -> dict[str, Any]:
+def chat_from_params(
+    params: ResponsesParams,
+    *,
+    reasoning_field: str | None = "reasoning_content",
+    limit_field: str = "max_tokens",
+) -> dict[str, Any]:
     """The Chat request that asks for the same.
 
     Roles are those that every endpoint knows: `developer` and `instructions` become `system`.
@@ -128,236 +163,112 @@ def chat_from_params(params: ResponsesParams, *, reasoning_field: str | None = "
     Args:
         reasoning_field: where an assistant message carries its earlier reasoning: the name of a field, `think` for
             `<think>` tags before its text, or None to leave it out.
+        limit_field: what the endpoint calls the limit of its answer's tokens.
 
     Raises:
         Invalid: a field or item that cannot be expressed, by name.
     """
-    given = {name: value for name, value in params.dump().items() if value is not None}
+    given = {name: value for name, value in params.dump_without_input().items() if value is not None}
     _refuse(given, _RESPONSES_ONLY, "the Chat format")
     if given.get("truncation", "disabled") != "disabled":
         raise Invalid("truncation: a Chat endpoint cannot be told to truncate")
     unknown = [name for name in given.get("include", []) if name not in (LOGPROBS, "reasoning.encrypted_content")]
     if unknown:
         raise Invalid(f"include: a Chat endpoint cannot include {unknown[0]!r}")
+    wanted_schema(params)
     messages = messages_from_items(params.items, reasoning_field)
     if params.instructions:
         messages.insert(0, {"role": "system", "content": params.instructions})
     body: dict[str, Any] = {"messages": messages}
-    if LOGPROBS in given.get("include", []):
+    # asking for the likeliest alternatives asks for log-probs, which Chat wants said
+    if LOGPROBS in given.get("include", []) or given.get("top_logprobs"):
         body["logprobs"] = True
     if "max_output_tokens" in given:
-        body["max_tokens"] = given.pop("max_output_tokens")
-    reasoning = given.pop("reasoning", {})
-    if reasoning.get("effort") is not None:
-        body["reasoning_effort"] = reasoning["effort"]
-    text = given.pop("text", {})
-    if text.get("verbosity") is not None:
-        body["verbosity"] = text["verbosity"]
+        body[limit_field] = given.pop("max_output_tokens")
+    body |= _reasoning_options(given.pop("reasoning", {}))
+    body |= _text_options(given.pop("text", {}))
+    body |= _tool_options(given)
+    body |= _extra_body(given)
+    taken = ("instructions", *_NO_EFFECT_ON_CHAT)
+    return body | {name: value for name, value in given.items() if name not in taken}
+
+
+def _reasoning_options(reasoning: dict[str, Any]) -> dict[str, Any]:
+    for name, default in (("mode", "standard"), ("context", "auto")):
+        if reasoning.get(name) not in (None, default):
+            raise Invalid(f"reasoning.{name}: a Chat endpoint cannot be told {reasoning[name]!r}")
+    rest = others(reasoning, ("effort", "summary", "generate_summary", "mode", "context"))
+    effort = reasoning.get("effort")
+    return ({} if effort is None else {"reasoning_effort": effort}) | ({"reasoning": rest} if rest else {})
+
+
+def _text_options(text: dict[str, Any]) -> dict[str, Any]:
+    unknown = others(text, ("format", "verbosity"))
+    if unknown:
+        raise Invalid(f"text.{next(iter(unknown))}: there is no place for it in the Chat format")
+    options = {} if text.get("verbosity") is None else {"verbosity": text["verbosity"]}
     wanted = text.get("format") or {"type": "text"}
-    if wanted.get("type") != "text":
-        body["response_format"] = _chat_format(wanted)
+    kind = wanted.get("type")
+    if kind == "json_schema":
+        return options | {"response_format": {"type": kind, "json_schema": others(wanted, ("type",))}}
+    if kind == "json_object":
+        return options | {"response_format": others(wanted, ())}
+    if kind == "text":
+        return options
+    raise Invalid(f"text.format: a Chat endpoint does not know {kind!r}")
+
+
+def _tool_options(given: dict[str, Any]) -> dict[str, Any]:
     # an empty list of tools is refused by many endpoints, and so is a choice among none
     tools = given.pop("tools", [])
     choice = given.pop("tool_choice", None)
     parallel = given.pop("parallel_tool_calls", None)
-    if tools:
-        body["tools"] = [_chat_tool(tool) for tool in tools]
-        if choice is not None:
-            body["tool_choice"] = _chat_choice(choice)
-        if parallel is not None:
-            body["parallel_tool_calls"] = parallel
-    taken = ("input", "instructions", *_NO_EFFECT_ON_CHAT)
-    return body | {name: value for name, value in given.items() if name not in taken}
+    if not tools:
+        if choice not in (None, "auto", "none"):
+            raise Invalid(f"tool_choice: {choice!r:.100} chooses among tools, and there are none")
+        return {}
+    options: dict[str, Any] = {"tools": [_chat_tool(tool) for tool in tools]}
+    if choice is not None:
+        options["tool_choice"] = _chat_choice(choice)
+    return options if parallel is None else {**options, "parallel_tool_calls": parallel}
 
 
 def _chat_tool(tool: dict[str, Any]) -> dict[str, Any]:
     if tool.get("type") != "function":
         raise Invalid(f"tools: a Chat endpoint knows only function tools, not {tool.get('type')!r}")
-    return {
-        "type": "function",
-        "function": {name: tool[name] for name in tool if name != "type" and tool[name] is not None},
-    }
+    function = {name: tool[name] for name in _OF_FUNCTION if tool.get(name) is not None}
+    if function.get("strict") is False:
+        del function["strict"]
+    return {"type": "function", "function": function, **others(tool, ("type", *_OF_FUNCTION))}
 
 
 def _chat_choice(choice: str | dict[str, Any]) -> str | dict[str, Any]:
     if isinstance(choice, str):
         return choice
-    if choice.get("type") != "function":
-        raise Invalid(f"tool_choice: a Chat endpoint cannot be told to choose {choice.get('type')!r}")
-    return {"type": "function", "function": {"name": choice.get("name")}}
+    kind = choice.get("type")
+    if kind == "function":
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    if kind == "allowed_tools" and isinstance(choice.get("tools"), list):
+        tools = [_chat_choice(tool) for tool in choice["tools"] if isinstance(tool, dict)]
+        return {"type": kind, kind: {**others(choice, ("type", "tools")), "tools": tools}}
+    raise Invalid(f"tool_choice: a Chat endpoint cannot be told to choose {kind!r}")
 
 
-def _chat_format(wanted: dict[str, Any]) -> dict[str, Any]:
-    if wanted.get("type") == "json_object":
-        return {"type": "json_object"}
-    if wanted.get("type") == "json_schema":
-        return {"type": "json_schema", "json_schema": {name: wanted[name] for name in wanted if name != "type"}}
-    raise Invalid(f"text.format: a Chat endpoint does not know {wanted.get('type')!r}")
-
-
-def messages_from_items(
-    items: Sequence[Item], reasoning_field: str | None = "reasoning_content"
-) -> list[dict[str, Any]]:
-    """The Chat messages of a history, legal for every endpoint: see the module's text.
-
-    Raises:
-        Invalid: an item or part with no place in a Chat message, a call without output or an output without call.
-    """
-    # by call id and in order, since some endpoints give the same ids in every turn
-    outputs: dict[str, deque[tuple[int, FunctionCallOutput]]] = defaultdict(deque)
-    for index, item in enumerate(items):
-        if isinstance(item, FunctionCallOutput):
-            outputs[item.call_id].append((index, item))
-    messages: list[dict[str, Any]] = []
-    turn: _Turn | None = None
-    for index, item in enumerate(items):
-        if isinstance(item, FunctionCallOutput):
+def _extra_body(given: dict[str, Any]) -> dict[str, Any]:
+    metadata = given.get("metadata") or {}
+    found: dict[str, Any] = {}
+    for name in ("extra_body", "chat_template_kwargs"):
+        if not isinstance(metadata.get(name), str):
             continue
-        if isinstance(item, Reasoning | FunctionCall) or (isinstance(item, Message) and item.role == "assistant"):
-            if turn is not None and turn.ends_before(item, index, outputs):
-                messages += turn.messages(reasoning_field, outputs)
-                turn = None
-            turn = turn or _Turn()
-            turn.add(index, item)
-            continue
-        if turn is not None:
-            messages += turn.messages(reasoning_field, outputs)
-            turn = None
-        if not isinstance(item, Message):
-            raise Invalid(f"input[{index}]: an item of type {item.type!r} has no place in a Chat request")
-        messages.append(_plain_message(index, item))
-    if turn is not None:
-        messages += turn.messages(reasoning_field, outputs)
-    for call_id, left in outputs.items():
-        if left:
-            raise Invalid(f"input[{left[0][0]}]: an output for {call_id!r}, which no earlier call has")
-    return messages
-
-
-class _Turn:
-    """What the model said in one turn, gathered from its items."""
-
-    def __init__(self) -> None:
-        self.reasoning: list[str] = []
-        self.said: list[tuple[int, Message]] = []
-        self.calls: list[tuple[int, FunctionCall]] = []
-
-    def add(self, index: int, item: Item) -> None:
-        if isinstance(item, Reasoning):
-            self.reasoning += [text] if (text := reasoning_text(item)) else []
-        elif isinstance(item, Message):
-            self.said.append((index, item))
-        elif isinstance(item, FunctionCall):
-            self.calls.append((index, item))
-
-    def ends_before(self, item: Item, index: int, outputs: dict[str, deque[tuple[int, FunctionCallOutput]]]) -> bool:
-        """Whether `item` opens the next turn: something was answered in between, or it says another thing."""
-        if self.calls:
-            answered = [outputs[call.call_id][0][0] for _, call in self.calls if outputs[call.call_id]]
-            return any(position < index for position in answered)
-        return bool(self.said) and isinstance(item, Message | Reasoning)
-
-    def messages(
-        self, reasoning_field: str | None, outputs: dict[str, deque[tuple[int, FunctionCallOutput]]]
-    ) -> list[dict[str, Any]]:
-        """The assistant message, then the results of its calls in call order, then the images among the results."""
-        texts: list[str] = []
-        refusals: list[str] = []
-        for index, said in self.said:
-            for part in parts_of(said):
-                if part.get("type") in ("output_text", "input_text"):
-                    texts.append(str(part.get("text") or ""))
-                elif part.get("type") == "refusal":
-                    refusals.append(str(part.get("refusal") or ""))
-                else:
-                    raise Invalid(f"input[{index}]: an assistant message cannot carry a {part.get('type')!r} part")
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
-        if self.reasoning and reasoning_field == "think":
-            thoughts = "\n".join(self.reasoning)
-            message["content"] = f"<think>\n{thoughts}\n</think>\n\n{message['content']}"
-        elif self.reasoning and reasoning_field is not None:
-            message[reasoning_field] = "\n".join(self.reasoning)
-        if refusals:
-            message["refusal"] = "".join(refusals)
-        if self.calls:
-            message["content"] = message["content"] or None
-            message["tool_calls"] = [
-                chat_call(call.call_id, call.name, object_arguments(call.arguments)) for _, call in self.calls
-            ]
-        results: list[dict[str, Any]] = []
-        images: list[dict[str, Any]] = []
-        for index, call in self.calls:
-            if not outputs[call.call_id]:
-                raise Invalid(f"input[{index}]: the call {call.call_id!r} of {call.name!r} has no output")
-            position, output = outputs[call.call_id].popleft()
-            text, shown = _result_content(position, output)
-            results.append({"role": "tool", "tool_call_id": call.call_id, "content": text})
-            if shown:
-                images += [{"type": "text", "text": f"Shown by {call.name} ({call.call_id}):"}, *shown]
-        # the Chat format allows no image in a tool's message: the user shows it after all results of the turn
-        return [message, *results, *([{"role": "user", "content": images}] if images else [])]
-
-
-def _result_content(index: int, output: FunctionCallOutput) -> tuple[str, list[dict[str, Any]]]:
-    if isinstance(output.output, str):
-        return output.output, []
-    parts = [_chat_part(index, part) for part in output.output]
-    texts = [part["text"] for part in parts if part["type"] == "text"]
-    images = [part for part in parts if part["type"] != "text"]
-    return "".join(texts) or ("(see below)" if images else ""), images
-
-
-def _plain_message(index: int, item: Message) -> dict[str, Any]:
-    role = "system" if item.role == "developer" else item.role
-    content: Any = item.content
-    if isinstance(content, list):
-        content = [_chat_part(index, part) for part in content]
-        if all(part["type"] == "text" for part in content) and (len(content) < 2 or role == "system"):
-            content = "".join(part["text"] for part in content)
-    return {"role": role, **(item.model_extra or {}), "content": content}
-
-
-def _chat_part(index: int, part: dict[str, Any]) -> dict[str, Any]:
-    kind = part.get("type")
-    if kind in ("input_text", "output_text", "text"):
-        return {"type": "text", "text": str(part.get("text") or "")}
-    if kind == "input_image" and part.get("image_url"):
-        image = {"url": part["image_url"]}
-        if part.get("detail") not in (None, "auto"):
-            image["detail"] = part["detail"]
-        return {"type": "image_url", "image_url": image}
-    if kind == "input_file" and part.get("file_url") is None:
-        return {"type": "file", "file": {name: part[name] for name in part if name != "type"}}
-    if kind == "input_audio" and part.get("input_audio"):
-        return {"type": "input_audio", "input_audio": part["input_audio"]}
-    raise Invalid(f"input[{index}]: a {kind!r} part has no place in a Chat message")
-
-
-def chat_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def object_arguments(arguments: str) -> str:
-    """`arguments` as they may be sent back to an endpoint: the text of a JSON object.
-
-    Many chat templates parse the arguments of earlier calls, so that one malformed call would make every later
-    request fail. What is no object is wrapped, so the model still sees what it wrote; the record keeps the original.
-    """
-    try:
-        if isinstance(json.loads(arguments), dict):
-            return arguments
-    except (ValueError, RecursionError):
-        pass
-    return json.dumps({"invalid_arguments": arguments}) if arguments.strip() else "{}"
-
-
-def reasoning_text(item: Reasoning) -> str:
-    """The text of a reasoning item: its content where given, else its summary; `""` where a provider keeps it secret
-    (`encrypted_content`, which nobody else can read)."""
-    content = (item.model_extra or {}).get("content")
-    parts = content if isinstance(content, list) and content else item.summary
-    return "\n".join(str(part.get("text") or "") for part in parts)
-
-
-def parts_of(item: Message) -> list[dict[str, Any]]:
-    return [{"type": "output_text", "text": item.content}] if isinstance(item.content, str) else item.content
+        try:
+            value = strict_json(metadata[name])
+        except (ValueError, RecursionError) as error:
+            raise Invalid(f"metadata.{name}: it is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise Invalid(f"metadata.{name}: a JSON object is needed")
+        found |= value if name == "extra_body" else {name: value}
+    if found:
+        given["metadata"] = others(metadata, ("extra_body", "chat_template_kwargs"))
+        if not given["metadata"]:
+            del given["metadata"]
+    return found

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from gymbox.errors import Invalid
 from gymbox.models import Call
-from gymbox.models.chat_requests import object_arguments
+from gymbox.models.chat_messages import object_arguments
 from gymbox.models.endpoint import BaseUrl, Endpoint
 from gymbox.models.structured import check_structured
 from gymbox.models.token_ids import TOKEN_FIELDS

@@ -7,21 +7,35 @@ were structured, so an answer that does not fit is no usable answer.
 from __future__ import annotations
 
 import json
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from gymbox_sandbox.responses import Message, Response, ResponsesParams
 
 from gymbox.errors import Invalid
+from gymbox.models.strict_json import strict_json
 
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "object": dict,
-    "array": list,
-    "string": str,
-    "number": (int, float),
-    "integer": int,
-    "boolean": bool,
-    "null": type(None),
-}
+if TYPE_CHECKING:
+    from jsonschema_rs import Validator
+
+
+def wanted_schema(params: ResponsesParams) -> Any:
+    """The JSON schema that `text.format` asks for, or None where it asks for none.
+
+    Raises:
+        Invalid: what it asks for is no JSON schema, or one that leads elsewhere: nothing is fetched.
+    """
+    text = (params.model_extra or {}).get("text") or {}
+    wanted = text.get("format") or {}
+    if not isinstance(wanted, dict):
+        raise Invalid(f"text.format must be an object, not {type(wanted).__name__}")
+    if wanted.get("type") not in ("json_schema", "json_object"):
+        return None
+    schema = wanted.get("schema")
+    if schema is None:
+        return {"type": "object"} if wanted["type"] == "json_object" else True
+    _validator_of(schema)
+    return schema
 
 
 def check_structured(params: ResponsesParams, response: Response) -> None:
@@ -30,82 +44,58 @@ def check_structured(params: ResponsesParams, response: Response) -> None:
     Raises:
         Invalid: its text is not that JSON.
     """
-    text = (params.model_extra or {}).get("text") or {}
-    wanted = text.get("format") or {}
-    refused = any(
+    if not (params.model_extra or {}).get("text") or response.status != "completed":
+        return
+    schema = wanted_schema(params)
+    if schema is None or response.function_calls or _refuses(response):
+        return
+    try:
+        value = strict_json(response.output_text)
+    except (ValueError, RecursionError) as error:
+        raise Invalid(
+            f"JSON was asked for, and the server did not enforce it: {response.output_text!r:.200}"
+        ) from error
+    fault = fault_in(value, schema)
+    if fault is not None:
+        raise Invalid(f"a JSON schema was asked for, and the server did not enforce it: {fault}")
+
+
+def _refuses(response: Response) -> bool:
+    return any(
         part.get("type") == "refusal"
         for item in response.output
         if isinstance(item, Message) and isinstance(item.content, list)
         for part in item.content
     )
-    if wanted.get("type") not in ("json_schema", "json_object") or response.status != "completed":
-        return
-    if response.function_calls or refused:
-        return
-    try:
-        value = json.loads(response.output_text)
-    except ValueError as error:
-        raise Invalid(
-            f"JSON was asked for, and the server did not enforce it: {response.output_text!r:.200}"
-        ) from error
-    schema = wanted.get("schema") if wanted["type"] == "json_schema" else {"type": "object"}
-    fault = fault_in(value, schema or {}, schema or {})
-    if fault is not None:
-        raise Invalid(f"a JSON schema was asked for, and the server did not enforce it: {fault}")
 
 
-def fault_in(value: Any, schema: Any, root: dict[str, Any], where: str = "$") -> str | None:
-    """The first place where `value` does not fit, or None.
+def fault_in(value: Any, schema: Any) -> str | None:
+    """The first place where `value` does not fit the schema, as `$.a[0]: why`; None where it fits.
 
-    Checks the keywords that structured output is made of (type, enum, const, properties, required,
-    additionalProperties, items, anyOf, oneOf, local $ref); others count as met.
+    Raises:
+        Invalid: the schema is none.
     """
-    if not isinstance(schema, dict):
-        return None if schema is not False else f"{where} is not allowed"
-    if "$ref" in schema:
-        return fault_in(value, _resolved(schema["$ref"], root), root, where)
-    for keyword in ("anyOf", "oneOf"):
-        choices = schema.get(keyword)
-        if choices and all(fault_in(value, choice, root, where) for choice in choices):
-            return f"{where} fits none of {keyword}"
-    if "enum" in schema and value not in schema["enum"]:
-        return f"{where} is not one of {schema['enum']!r:.100}"
-    if "const" in schema and value != schema["const"]:
-        return f"{where} is not {schema['const']!r:.100}"
-    if "type" in schema and not _is_of(value, schema["type"]):
-        return f"{where} is not of type {schema['type']!r}"
-    if isinstance(value, dict):
-        return _fault_in_object(value, schema, root, where)
-    if isinstance(value, list) and "items" in schema:
-        faults = (fault_in(part, schema["items"], root, f"{where}[{index}]") for index, part in enumerate(value))
-        return next((fault for fault in faults if fault), None)
-    return None
+    validator = _validator_of(schema)
+    try:
+        fault = next(validator.iter_errors(value), None)
+    except ValueError as error:  # nested deeper, or of other characters, than can be told
+        return f"$: {error}"
+    if fault is None:
+        return None
+    steps = (f".{step}" if isinstance(step, str) else f"[{step}]" for step in fault.instance_path)
+    return f"${''.join(steps)}: {fault.message:.200}"
 
 
-def _fault_in_object(value: dict[str, Any], schema: dict[str, Any], root: dict[str, Any], where: str) -> str | None:
-    for name in schema.get("required", []):
-        if name not in value:
-            return f"{where} has no {name!r}"
-    known = schema.get("properties", {})
-    for name, part in value.items():
-        fault = fault_in(part, known.get(name, schema.get("additionalProperties", True)), root, f"{where}.{name}")
-        if fault is not None:
-            return fault
-    return None
+def _validator_of(schema: Any) -> Validator:
+    try:
+        return _validator(json.dumps(schema, sort_keys=True))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Invalid(f"text.format: it has no usable JSON schema: {str(error).partition('\n')[0]}") from error
 
 
-def _is_of(value: Any, kinds: str | list[str]) -> bool:
-    names = [kinds] if isinstance(kinds, str) else kinds
-    if isinstance(value, bool):
-        return "boolean" in names
-    if isinstance(value, float) and value.is_integer() and "integer" in names:
-        return True
-    return any(isinstance(value, _TYPES.get(name, object)) for name in names)
+@lru_cache(maxsize=256)
+def _validator(schema: str) -> Validator:
+    from jsonschema_rs import FancyRegexOptions, validator_for
 
-
-def _resolved(ref: Any, root: dict[str, Any]) -> Any:
-    found: Any = root
-    for step in str(ref).removeprefix("#").strip("/").split("/"):
-        if step:
-            found = found.get(step, True) if isinstance(found, dict) else True
-    return found
+    # offline: a caller's schema must not make this server fetch an address; the limit: nor search for ever
+    return validator_for(json.loads(schema), offline=True, pattern_options=FancyRegexOptions(backtrack_limit=100_000))

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from gymbox.errors import Invalid
 from gymbox.models.chat_answers import chat_from_response, response_from_chat, without_thoughts
-from gymbox.models.chat_requests import chat_from_params, object_arguments, params_from_chat
+from gymbox.models.chat_messages import object_arguments
+from gymbox.models.chat_requests import chat_from_params, params_from_chat
 from gymbox.models.token_ids import prefix_is_kept
 from gymbox_sandbox.responses import Reasoning, Response, ResponsesParams
 from hypothesis import given

@@ -33,6 +33,8 @@ from gymbox.lifetime import raise_file_limit, until_signalled
 
 log = logging.getLogger(__name__)
 
+BACKLOG = 4096
+"""Connections that may wait to be accepted, as many as Linux allows unless told otherwise: rollouts begin in bursts."""
 _ID_HEADERS = {REQUEST_ID_HEADER.lower().encode(): "request", ROLLOUT_HEADER.lower().encode(): "rollout"}
 
 
@@ -290,6 +292,7 @@ class Listener:
             Guarded(app, guard),
             http="httptools",
             ws="auto",
+            backlog=BACKLOG,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -323,7 +326,8 @@ class Listener:
 
 def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    # the protocol is named, since asyncio sets TCP_NODELAY only then: without it some answers wait 40 ms for an ACK
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))

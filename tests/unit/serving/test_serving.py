@@ -175,6 +175,33 @@ async def test_a_plain_app_that_fails_midway_is_cut_off():
             await ask(listener, "GET", "/")
 
 
+def connections_to(port: int) -> list[socket.socket]:
+    """This process's accepted connections on a port it listens on."""
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            one = socket.socket(fileno=os.dup(int(fd)))
+        except OSError:  # no socket, or gone meanwhile
+            continue
+        try:
+            if one.getsockname()[1] == port and one.getpeername():
+                found.append(one)
+                continue
+        except (OSError, IndexError, TypeError):
+            pass
+        one.close()
+    return found
+
+
+async def test_answers_never_wait_for_the_caller_to_acknowledge_what_went_before(listener):
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"{listener.url}/healthz"):
+            pass
+        [accepted] = connections_to(listener.port)
+    with accepted:
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+
+
 @pytest.mark.parametrize(
     ("guard", "missing"),
     [(Guard(hosts=("box",)), "token"), (Guard(token=TOKEN), "hosts"), (Guard(token=TOKEN, hosts=("*",)), "hosts")],

@@ -86,13 +86,13 @@ class MeasuredProvider(DockerProvider):
     """A provider whose sandboxes measure themselves, where the tests are measured: COVERAGE_FILE says where to."""
 
     async def stop(self, id: str) -> None:
-        engine = self._engine
-        container = engine._containers.get(id) if engine else None
-        if engine is not None and container is not None:
+        worker = self._worker
+        container = worker.watch.containers.get(id) if worker else None
+        if worker is not None and container is not None:
             # data is written when a process ends, so let it end, unheard
             container.stopping = True
             with contextlib.suppress(docker.errors.APIError):
-                await asyncio.to_thread(engine._api.stop, id, timeout=5)
+                await asyncio.to_thread(worker.engine.api.stop, id, timeout=5)
         await super().stop(id)
 
     def container(self, spec: StartSpec, image: str, controller_id: str, server: User) -> dict[str, Any]:

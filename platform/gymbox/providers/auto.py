@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr
+from pydantic import ConfigDict
 
-from gymbox.environment import Environment
 from gymbox.errors import Unavailable
-from gymbox.providers import Found, OnEnd, OnPhase, SandboxProvider, Started, StartSpec
+from gymbox.providers import OnEnd, SandboxProvider
 from gymbox.providers.docker import DockerProvider
+from gymbox.providers.forwarding import Forwarding
 from gymbox.providers.process import ProcessProvider
 
-Running = list[Found]
 
-
-class AutoProvider(BaseModel):
+class AutoProvider(Forwarding[SandboxProvider]):
     """Chooses when it is opened; from then on it is the provider that it chose."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -21,16 +19,14 @@ class AutoProvider(BaseModel):
     docker: DockerProvider = DockerProvider()
     process: ProcessProvider = ProcessProvider()
 
-    _chosen: SandboxProvider | None = PrivateAttr(None)
-
     @property
     def name(self) -> str:
-        return self._chosen.name if self._chosen else "auto"
+        return self._worker.name if self._worker else "auto"
 
     @property
     def isolation_note(self) -> str:
         """What the chosen one says that its sandboxes lack; `""` if nothing."""
-        return getattr(self._chosen, "isolation_note", "")
+        return getattr(self._worker, "isolation_note", "")
 
     async def open(self, controller_id: str, on_end: OnEnd) -> None:
         """
@@ -39,33 +35,7 @@ class AutoProvider(BaseModel):
         """
         try:
             await self.docker.open(controller_id, on_end)
-            self._chosen = self.docker
+            self._worker = self.docker
         except Unavailable as error:
             await self.process.open(controller_id, on_end, because=f"NO DOCKER ({error.detail.splitlines()[0]}): ")
-            self._chosen = self.process
-
-    async def close(self) -> None:
-        chosen, self._chosen = self._chosen, None
-        if chosen is not None:
-            await chosen.close()
-
-    async def prepare(self, environment: Environment) -> str | None:
-        return await self._opened.prepare(environment)
-
-    async def start(self, spec: StartSpec, on_phase: OnPhase) -> Started:
-        return await self._opened.start(spec, on_phase)
-
-    async def stop(self, id: str) -> None:
-        await self._opened.stop(id)
-
-    async def list(self) -> Running:
-        return await self._opened.list()
-
-    async def logs(self, id: str, tail: int = 100) -> str:
-        return await self._opened.logs(id, tail)
-
-    @property
-    def _opened(self) -> SandboxProvider:
-        if self._chosen is None:
-            raise Unavailable("the provider is not open")
-        return self._chosen
+            self._worker = self.process

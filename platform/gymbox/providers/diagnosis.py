@@ -13,7 +13,7 @@ from docker.errors import DockerException, ImageNotFound
 from docker.utils.utils import compare_version
 
 from gymbox.errors import by_this_python
-from gymbox.providers.docker import DEFAULT_HOST
+from gymbox.providers.engine import DEFAULT_HOST
 from gymbox.setup_base_image import BASE_IMAGE
 
 OLDEST_API = "1.41"

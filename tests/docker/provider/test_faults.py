@@ -163,9 +163,9 @@ async def test_two_starts_of_which_one_fails_do_not_disturb_each_other(sandboxes
 async def test_an_engine_that_comes_back_ends_no_start_in_flight(sandboxes: Any, environment: Any) -> None:
     plain = environment()
     await sandboxes.provider.prepare(plain)
-    engine = sandboxes.provider._engine
+    watch = sandboxes.provider._worker.watch
     started = await sandboxes.provider.start(
-        sandboxes.spec(plain), lambda phase: phase == "created" and engine._reconnected()
+        sandboxes.spec(plain), lambda phase: phase == "created" and watch.compare_soon()
     )
     assert [each.id for each in await sandboxes.provider.list()] == [started.id]
     assert sandboxes.ends.empty()
@@ -173,8 +173,8 @@ async def test_an_engine_that_comes_back_ends_no_start_in_flight(sandboxes: Any,
 
 async def test_an_end_that_was_looked_into_while_it_was_stopped_is_no_news(sandboxes: Any, environment: Any) -> None:
     started = await sandboxes.start(environment())
-    engine = sandboxes.provider._engine
-    engine._ended(started.id, engine._containers[started.id], 137)
-    reports = set(engine._tasks)
+    watch = sandboxes.provider._worker.watch
+    watch.ended(started.id, watch.containers[started.id], 137)
+    reports = set(watch._tasks)
     await asyncio.gather(sandboxes.provider.stop(started.id), *reports)
     assert sandboxes.ends.empty()

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from gymbox.errors import Conflict, NotFound, Unavailable
-from gymbox.providers.docker import DockerProvider, _is_here
+from gymbox.providers.docker import DockerProvider
+from gymbox.providers.engine import is_here
 from gymbox_sandbox.wire import READY_SOCKET
 
 
@@ -202,9 +203,9 @@ async def test_an_engine_that_unix_sockets_cannot_reach_is_refused_with_ways_on(
     with pytest.raises(Unavailable, match=r"ssh.* is not on this machine.* unset DOCKER_HOST .* provider=process"):
         await DockerProvider(host="ssh://user@elsewhere").open("nobody", lambda id, ended: None)
     here = engine.api.info()
-    assert _is_here(here, "unix:///var/run/docker.sock") and _is_here(here, "tcp://127.0.0.1:2375")
-    assert not _is_here({**here, "Name": "another"}, "tcp://127.0.0.1:2375")
-    assert not _is_here({**here, "KernelVersion": "6.10.14-linuxkit"}, "unix:///var/run/docker.sock")
+    assert is_here(here, "unix:///var/run/docker.sock") and is_here(here, "tcp://127.0.0.1:2375")
+    assert not is_here({**here, "Name": "another"}, "tcp://127.0.0.1:2375")
+    assert not is_here({**here, "KernelVersion": "6.10.14-linuxkit"}, "unix:///var/run/docker.sock")
 
 
 async def test_a_provider_that_is_not_open_says_so() -> None:

@@ -34,7 +34,7 @@ from gymbox.lifetime import raise_file_limit, until_signalled
 log = logging.getLogger(__name__)
 
 BACKLOG = 4096
-"""Connections that may wait to be accepted, as many as Linux allows unless told otherwise: rollouts begin in bursts."""
+"""Connections that may wait to be accepted, as many as Linux allows by default: rollouts begin in bursts."""
 _ID_HEADERS = {REQUEST_ID_HEADER.lower().encode(): "request", ROLLOUT_HEADER.lower().encode(): "rollout"}
 
 

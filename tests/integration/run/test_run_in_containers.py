@@ -4,28 +4,15 @@ import asyncio
 import json
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import docker
 import pytest
 
 from .conftest import Gymbox
 
 ENVIRONMENTS = Path(__file__).parents[3] / "environments"
 pytestmark = pytest.mark.docker
-
-
-@pytest.fixture
-def engine() -> Iterator[Any]:
-    try:
-        client = docker.from_env(timeout=60)
-        client.ping()
-    except Exception as error:
-        pytest.skip(f"no Docker engine answers: {error}")
-    yield client
-    client.close()
 
 
 async def containers_of(engine: Any, run: str) -> list[Any]:

@@ -25,6 +25,24 @@ class CannotBeHad(Exception):
     """NeMo Gym could not be installed or started here; the text says why."""
 
 
+def install() -> None:
+    """Make its venv.
+
+    Raises:
+        CannotBeHad: it could not be installed; the text says why.
+    """
+    uv = shutil.which("uv") or str(HERE.parent / ".tools" / "bin" / "uv")
+    for command in (
+        [uv, "venv", "--quiet", "--python", sys.executable, str(VENV)],
+        [uv, "pip", "install", "--quiet", "--python", str(VENV / "bin/python"), "nemo-gym"],
+    ):
+        if command[1] == "venv" and (VENV / "bin/python").exists():
+            continue
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise CannotBeHad(f"{' '.join(command[1:3])} failed: {done.stderr.strip()[-300:]}")
+
+
 class NemoGym:
     """Its session-state example against a model endpoint. Use as a context manager."""
 
@@ -35,7 +53,7 @@ class NemoGym:
 
     def __enter__(self) -> NemoGym:
         try:
-            self._install()
+            install()
             self._start()
         except BaseException:
             self.stop()
@@ -44,18 +62,6 @@ class NemoGym:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def _install(self) -> None:
-        uv = shutil.which("uv") or str(HERE.parent / ".tools" / "bin" / "uv")
-        for command in (
-            [uv, "venv", "--quiet", "--python", sys.executable, str(VENV)],
-            [uv, "pip", "install", "--quiet", "--python", str(VENV / "bin/python"), "nemo-gym"],
-        ):
-            if command[1] == "venv" and (VENV / "bin/python").exists():
-                continue
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise CannotBeHad(f"{' '.join(command[1:3])} failed: {done.stderr.strip()[-300:]}")
 
     @property
     def version(self) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
-from pathlib import Path
 from typing import Any
+
+from gymbox_sandbox.generator import call_item, message_item, write_dataset
 
 INCREMENT = {
     "type": "function",
@@ -70,29 +69,11 @@ def reaching(draw: random.Random, initial: int) -> tuple[str, list[int]]:
 
 def gold(request: str, steps: list[int], final: int) -> list[list[dict[str, Any]]]:
     """What a model says, a list of output items a turn, to do the task right."""
-    look = [call("look", "get_counter_value", {})]
-    act = [call(f"add_{number}", "increment_counter", {"count": step}) for number, step in enumerate(steps)]
-    answer = [{"type": "message", "role": "assistant", "content": said(f"The counter is at {final} now.")}]
+    look = [call_item("look", "get_counter_value", {})]
+    act = [call_item(f"add_{number}", "increment_counter", {"count": step}) for number, step in enumerate(steps)]
+    answer = [message_item(f"The counter is at {final} now.")]
     return [look, act, answer] if request.startswith("Bring") else [act, look, answer]
 
 
-def call(id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "function_call", "call_id": id, "name": name, "arguments": json.dumps(arguments)}
-
-
-def said(text: str) -> list[dict[str, Any]]:
-    return [{"type": "output_text", "text": text, "annotations": []}]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rows", type=int, default=24)
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "data" / "example.jsonl")
-    options = parser.parse_args()
-    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows(options.seed, options.rows)]
-    options.output.write_text("".join(lines), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    write_dataset(rows, beside=__file__)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import inspect
-import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+from gymbox_sandbox.generator import dataset_of, message_item, write_rows
 from gymbox_sandbox.untrusted import encode
 
 FRESH = 400
@@ -337,7 +337,6 @@ def row(index: int, problem: Problem, seed: str) -> dict[str, Any]:
     name = problem.solution.__name__
     source = source_of(problem.solution)
     answered = f"```python\n{source}```"
-    content = [{"type": "output_text", "text": answered, "annotations": []}]
     return {
         "id": f"unit_tests-{index:03d}-{name}",
         "responses_create_params": {"input": [{"role": "user", "content": statement(problem)}]},
@@ -355,7 +354,7 @@ def row(index: int, problem: Problem, seed: str) -> dict[str, Any]:
             },
             "tolerance": problem.tolerance,
         },
-        "gold_replies": [[{"type": "message", "role": "assistant", "content": content}]],
+        "gold_replies": [[message_item(answered)]],
     }
 
 
@@ -384,10 +383,9 @@ def statement(problem: Problem) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", default="1", help="any text; a secret one makes tests that nobody can tell")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "data" / "example.jsonl")
+    parser.add_argument("--output", type=Path, default=dataset_of(__file__))
     options = parser.parse_args()
-    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows(options.seed)]
-    options.output.write_text("".join(lines), encoding="utf-8")
+    write_rows(rows(options.seed), options.output)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
-from pathlib import Path
 from typing import Any
+
+from gymbox_sandbox.generator import call_item, message_item, write_dataset
 
 GET_WEATHER = {
     "type": "function",
@@ -87,22 +86,9 @@ def report(draw: random.Random) -> dict[str, Any]:
 
 def gold(city: str, facts: dict[str, Any]) -> list[list[dict[str, Any]]]:
     """What a model says, a list of output items a turn, to do the task right."""
-    arguments = json.dumps({"city": city}, ensure_ascii=False)
-    look = [{"type": "function_call", "call_id": "look", "name": "get_weather", "arguments": arguments}]
     text = " ".join(SENTENCES[fact].format(value=value, city=city) for fact, value in facts.items())
-    content = [{"type": "output_text", "text": text, "annotations": []}]
-    return [look, [{"type": "message", "role": "assistant", "content": content}]]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rows", type=int, default=24)
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "data" / "example.jsonl")
-    options = parser.parse_args()
-    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows(options.seed, options.rows)]
-    options.output.write_text("".join(lines), encoding="utf-8")
+    return [[call_item("look", "get_weather", {"city": city})], [message_item(text)]]
 
 
 if __name__ == "__main__":
-    main()
+    write_dataset(rows, beside=__file__)

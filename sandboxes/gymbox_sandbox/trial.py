@@ -12,12 +12,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from gymbox_sandbox.generator import call_item, message_item
 from gymbox_sandbox.problems import ToolError
 from gymbox_sandbox.resources import ResourcesServer, Runs
 from gymbox_sandbox.responses import Response
 from gymbox_sandbox.tasks import HIDDEN, Task, Verdict
+
+if TYPE_CHECKING:
+    from gymbox_sandbox.judge import Asks, Judge
 
 
 class Trial:
@@ -27,10 +31,17 @@ class Trial:
         self.instance = instance
         self.row = row
         self.output: list[dict[str, Any]] = []
+        self._judge: Asks | None = None
 
     @classmethod
     async def begin(
-        cls, server: str | Path, row: dict[str, Any], *, hidden: Iterable[str] = (), commands: Runs | None = None
+        cls,
+        server: str | Path,
+        row: dict[str, Any],
+        *,
+        hidden: Iterable[str] = (),
+        commands: Runs | None = None,
+        judge: Asks | None = None,
     ) -> Self:
         """A new instance of the ResourcesServer in a file, reset for `row`.
 
@@ -38,6 +49,7 @@ class Trial:
             server: `file.py` or `file.py:Class`.
             hidden: The manifest's `hidden_fields`.
             commands: What `exec` of the instance goes to; without it, `exec` raises.
+            judge: What `self.judge` asks; by default it answers as the row's `gold_judgements` say.
 
         Raises:
             Invalid: the file cannot be loaded.
@@ -49,7 +61,9 @@ class Trial:
         left_out = {*HIDDEN, *hidden}
         public = {name: value for name, value in row.items() if name not in left_out}
         await instance._finish(instance.reset, Task.model_validate(public))
-        return cls(instance, row)
+        trial = cls(instance, row)
+        trial._judge = judge
+        return trial
 
     async def call(self, name: str, /, **arguments: Any) -> Any:
         """What the tool returns; a ToolError comes back as its text."""
@@ -58,16 +72,13 @@ class Trial:
             result = await self.instance.call_tool(name, arguments)
         except ToolError as error:
             result = str(error)
-        self.output += [
-            {"type": "function_call", "call_id": call_id, "name": name, "arguments": json.dumps(arguments)},
-            {"type": "function_call_output", "call_id": call_id, "output": str(result)},
-        ]
+        said = {"type": "function_call_output", "call_id": call_id, "output": str(result)}
+        self.output += [call_item(call_id, name, arguments), said]
         return result
 
     def say(self, text: str) -> None:
         """Add a message of the model."""
-        content = [{"type": "output_text", "text": text, "annotations": []}]
-        self.output.append({"type": "message", "role": "assistant", "content": content})
+        self.output.append(message_item(text))
 
     async def gold(self) -> None:
         """Do what the row's gold replies do."""
@@ -82,8 +93,42 @@ class Trial:
         from gymbox_sandbox.sessions import verdict_of
 
         task, response = Task.model_validate(self.row), Response.model_validate({"output": self.output})
-        return verdict_of(await self.instance._finish(self.instance.verify, task, response))
+        judges: list[Judge] = []
+
+        def judge() -> Judge:
+            from gymbox_sandbox.judge import Judge
+
+            judges.append(Judge(self._judge or _Gold(self.row.get("gold_judgements", []))))
+            return judges[0]
+
+        self.instance._opens_judge = judge
+        try:
+            verdict = verdict_of(await self.instance._finish(self.instance.verify, task, response))
+        finally:
+            self.instance._opens_judge = None
+        for each in judges:
+            if each.failed is not None:
+                raise each.failed
+        return verdict
 
     async def reward(self) -> float:
         """The verdict's reward."""
         return (await self.verdict()).reward
+
+
+class _Gold:
+    """Answers a question as the first gold judgement does of which it has the words."""
+
+    def __init__(self, judgements: list[dict[str, Any]]) -> None:
+        self._judgements = judgements
+
+    async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        from gymbox_sandbox.judge import JudgeFailed
+
+        asked = json.dumps(question["params"].get("input"), ensure_ascii=False)
+        for judgement in self._judgements:
+            if json.dumps(judgement["contains"], ensure_ascii=False)[1:-1] in asked:
+                says = judgement["says"]
+                text = says if isinstance(says, str) else json.dumps(says)
+                return {"text": text, "value": says, "tokens": 0}
+        raise JudgeFailed("the row has no gold judgement for this question")

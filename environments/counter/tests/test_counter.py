@@ -7,19 +7,6 @@ import pytest
 ROW = {"id": "one", "initial_count": 3, "expected_count": 6}
 
 
-async def test_every_gold_run_scores(play, rows) -> None:
-    assert len(rows) >= 20
-    for row in rows:
-        game = await play(row)
-        await game.gold()
-        assert await game.reward() == 1.0, row["id"]
-
-
-async def test_doing_nothing_never_scores(play, rows) -> None:
-    for row in rows:
-        assert await (await play(row)).reward() == 0.0, row["id"]
-
-
 async def test_the_counter_starts_where_the_row_says_and_keeps_what_was_added(play) -> None:
     game = await play(ROW)
     assert await game.call("get_counter_value") == {"count": 3}
@@ -65,13 +52,6 @@ async def test_a_row_without_a_whole_expected_number_is_an_error_not_a_reward(pl
     game = await play({"initial_count": 1, "expected_count": expected})
     with pytest.raises(ValueError, match="expected_count must be a whole number"):
         await game.reward()
-
-
-def test_the_generator_writes_the_dataset_again(generate, folder, tmp_path, monkeypatch) -> None:
-    again = tmp_path / "example.jsonl"
-    monkeypatch.setattr("sys.argv", ["generate.py", "--output", str(again)])
-    generate.main()
-    assert again.read_bytes() == (folder / "data" / "example.jsonl").read_bytes()
 
 
 def test_another_seed_gives_other_tasks(generate) -> None:

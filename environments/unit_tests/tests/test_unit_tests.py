@@ -189,13 +189,6 @@ async def test_a_long_output_is_shown_by_its_ends(play) -> None:
     assert text.startswith("aaaa") and text.endswith("az\n") and "left out" in text and len(text) < 8200
 
 
-def test_the_generator_writes_the_dataset_again(generate, folder, tmp_path, monkeypatch) -> None:
-    again = tmp_path / "example.jsonl"
-    monkeypatch.setattr("sys.argv", ["generate.py", "--output", str(again)])
-    generate.main()
-    assert again.read_bytes() == (folder / "data" / "example.jsonl").read_bytes()
-
-
 def test_another_seed_draws_other_tests_of_the_same_problems(generate) -> None:
     one, other = generate.rows("1")[0], generate.rows("2")[0]
     assert one["id"] == other["id"]

@@ -12,19 +12,6 @@ def row(city: str = "Lisbon", **facts: object) -> dict[str, object]:
     return {"weather": {"Lisbon": LISBON, "Oslo": OSLO}, "verifier_metadata": {"city": city, "facts": facts}}
 
 
-async def test_every_gold_run_scores(play, rows) -> None:
-    assert len(rows) >= 20
-    for task in rows:
-        game = await play(task)
-        await game.gold()
-        assert await game.reward() == 1.0, task["id"]
-
-
-async def test_doing_nothing_never_scores(play, rows) -> None:
-    for task in rows:
-        assert await (await play(task)).reward() == 0.0, task["id"]
-
-
 async def test_the_facts_without_having_looked_do_not_score(play, rows) -> None:
     for task in rows:
         game = await play(task)
@@ -121,13 +108,6 @@ async def test_a_row_that_asks_for_nothing_checkable_takes_any_completed_answer(
     assert await game.reward() == 0.0
     game.say("Which city do you mean?")
     assert await game.reward() == 1.0
-
-
-def test_the_generator_writes_the_dataset_again(generate, folder, tmp_path, monkeypatch) -> None:
-    again = tmp_path / "example.jsonl"
-    monkeypatch.setattr("sys.argv", ["generate.py", "--output", str(again)])
-    generate.main()
-    assert again.read_bytes() == (folder / "data" / "example.jsonl").read_bytes()
 
 
 def test_another_seed_gives_other_tasks(generate) -> None:

@@ -1,0 +1,139 @@
+"""Sampled ids, from wherever engines put them: all three fields or none."""
+
+from typing import Any
+
+import pytest
+from gymbox.errors import Invalid
+from gymbox.models.token_ids import (
+    echo_token_ids,
+    mask_reason,
+    prefix_is_kept,
+    sampled_ids,
+    streamed_ids,
+    with_prefix_mark,
+)
+from gymbox_sandbox.responses import Response, ResponsesParams
+
+ALL = {"prompt_token_ids": [1, 2], "generation_token_ids": [3, 4], "generation_log_probs": [-0.1, -0.2]}
+USAGE = {"output_tokens": 2}
+
+
+def entries(*tokens: Any, **more: list[Any]) -> dict[str, Any]:
+    listed = [
+        {"token": token, "logprob": logprob, **{name: values[index] for name, values in more.items()}}
+        for index, (token, logprob) in enumerate(zip(tokens, (-0.1, -0.2), strict=True))
+    ]
+    return {"content": listed}
+
+
+SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "vllm": ({"prompt_token_ids": [1, 2]}, {"token_ids": [3, 4], "logprobs": entries("a", "b")}, {}),
+    "vllm log-probs": (
+        {"prompt_token_ids": [1, 2]},
+        {"logprobs": entries("token_id:3", "token_id:4")},
+        {},
+    ),
+    "sglang": ({}, {"prompt_token_ids": [1, 2], "token_ids": [3, 4], "logprobs": entries("a", "b")}, {}),
+    "sglang meta_info": (
+        {},
+        {"prompt_token_ids": [1, 2], "meta_info": {"output_token_logprobs": [[-0.1, 3, "a"], [-0.2, 4, "b"]]}},
+        {},
+    ),
+    "llama.cpp": ({"prompt_token_ids": [1, 2]}, {"logprobs": entries("a", "b", id=[3, 4])}, {}),
+    "nemo gym": ({}, {}, ALL),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_every_shape_gives_all_three_fields(shape: Any) -> None:
+    body, choice, message = shape
+    assert sampled_ids(body, choice, message, USAGE, wanted=True) == ALL
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (({}, {}, {}), "has no prompt_token_ids, generation_token_ids, generation_log_probs"),
+        (({}, {"token_ids": [3, 4], "logprobs": entries("a", "b")}, {}), "has no prompt_token_ids"),
+        (({"prompt_token_ids": [1]}, {}, ALL), "two lists of prompt_token_ids"),
+        (({}, {"token_ids": [3, 5]}, ALL), "two lists of token ids"),
+        (({}, {}, {**ALL, "generation_log_probs": [-1.0]}), "2 ids, 1 log-probs, 2 tokens"),
+        (({"prompt_token_ids": [1]}, {"logprobs": entries("token_id:x", "token_id:4")}, {}), "generation_token_ids"),
+        (({"prompt_token_ids": [1]}, {"meta_info": {"output_token_logprobs": "no"}, "logprobs": []}, {}), "has no"),
+    ],
+)
+def test_partial_and_conflicting_sets_are_refused_37(change: Any, text: str) -> None:
+    with pytest.raises(Invalid, match=text):
+        sampled_ids(*change, USAGE, wanted=True)
+
+
+def test_ids_that_a_parser_swallowed_are_missed_by_the_usage_36() -> None:
+    with pytest.raises(Invalid, match="2 ids, 2 log-probs, 3 tokens"):
+        sampled_ids({}, {}, ALL, {"output_tokens": 3}, wanted=True)
+
+
+def test_who_did_not_ask_gets_none_or_all() -> None:
+    assert sampled_ids({}, {"logprobs": entries("a", "b")}, {}, USAGE, wanted=False) == {}
+    assert sampled_ids({}, {}, ALL, None, wanted=False) == ALL
+
+
+def test_a_stream_gives_what_the_whole_answer_does_though_its_text_is_hidden_36() -> None:
+    chunks = [
+        {"prompt_token_ids": [1, 2], "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]},
+        # the parser holds a tag back: ids without a text
+        {"choices": [{"index": 0, "delta": {}, "token_ids": [3], "logprobs": {"content": [{"logprob": -0.1}]}}]},
+        {
+            "choices": [
+                {
+                    "index": 0,
+                    "delta": {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]},
+                    "token_ids": [4],
+                    "logprobs": {"content": [{"logprob": -0.2}]},
+                }
+            ]
+        },
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls", "token_ids": []}]},
+        {"choices": [], "usage": {"prompt_tokens": 2, "completion_tokens": 2}},
+    ]
+    assert streamed_ids(chunks, USAGE, wanted=True) == ALL
+    assert streamed_ids([], USAGE, wanted=True) == {}
+
+
+def history(*more: dict[str, Any]) -> list[Any]:
+    said = {"role": "assistant", "content": "one", **ALL}
+    return ResponsesParams.model_validate({"input": [{"role": "user", "content": "hi"}, said, *more]}).items
+
+
+def test_a_prompt_that_is_not_what_was_sampled_is_marked_with_the_reason_38() -> None:
+    answer = {"role": "assistant", "content": "two", "generation_token_ids": [9], "generation_log_probs": [-1.0]}
+    kept = Response.model_validate({"output": [{**answer, "prompt_token_ids": [1, 2, 3, 4, 5]}]})
+    broken = Response.model_validate({"output": [{**answer, "prompt_token_ids": [1, 2, 3, 7, 5]}]})
+    assert with_prefix_mark(history(), kept) is kept and mask_reason(kept.output) is None
+    marked = with_prefix_mark(history(), broken)
+    assert "differs at token 3" in (mask_reason(marked.output) or "")
+    assert marked.dump()["output"][-1]["mask_sample"] is True
+    assert prefix_is_kept(history(), [1, 2, 3, 4]) and not prefix_is_kept(history(), [1, 2, 3])
+    assert prefix_is_kept([], [7])
+
+
+def test_an_answer_without_ids_and_one_without_items_are_left_alone() -> None:
+    empty = Response(output=[])
+    assert with_prefix_mark(history(), empty) is empty
+    assert mask_reason(Response.model_validate({"output": [{"role": "assistant", "mask_sample": True}]}).output)
+
+
+def test_the_last_sampled_turn_brings_its_ids_back() -> None:
+    items = history(
+        {"role": "user", "content": "go on"},
+        {"type": "reasoning", "summary": []},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", **ALL, "prompt_token_ids": [8]},
+        {"type": "function_call_output", "call_id": "c", "output": "1"},
+    )
+    messages: list[dict[str, Any]] = [{"role": role, "content": role} for role in ("user", "assistant", "user")]
+    messages += [{"role": "assistant", "tool_calls": []}, {"role": "tool", "content": "1"}]
+    echoed = echo_token_ids(messages, items)
+    assert echoed[3] == {"role": "assistant", "tool_calls": [], **ALL, "prompt_token_ids": [8]}
+    assert [echoed[index] for index in (0, 1, 2, 4)] == [messages[index] for index in (0, 1, 2, 4)]
+    # where turns and messages do not match up, no ids are better than wrong ones
+    assert echo_token_ids(messages[:2], items) == messages[:2]
+    assert echo_token_ids([], ResponsesParams.model_validate({"input": "x"}).items) == []

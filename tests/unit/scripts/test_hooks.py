@@ -15,9 +15,13 @@ MARKERS = "<!-- environments:start -->\n<!-- environments:end -->\n"
 
 
 def run_script(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, ROOT / "scripts" / name, *arguments], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, ROOT / "scripts" / name, *arguments]
+    return subprocess.run(command, env=without_git(), capture_output=True, text=True, check=False)
+
+
+def without_git() -> dict[str, str]:
+    """Our environment variables, but not those by which a git hook that runs these tests points at its repository."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
 
 
 def an_environment(repository: Path, name: str, manifest: str, rows: str = "") -> Path:
@@ -89,6 +93,20 @@ def test_the_table_lists_every_environment_with_its_number_of_tasks(tmp_path: Pa
     assert run_script("update_readme_table.py", tmp_path).returncode == 0
 
 
+def test_an_environment_that_git_does_not_track_is_left_out_and_named(tmp_path: Path) -> None:
+    an_environment(tmp_path, "shipped", "description: x\n")
+    an_environment(tmp_path, "under_way", "description: [\n")
+    (tmp_path / "README.md").write_text(MARKERS)
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "environments/shipped")
+
+    ran = run_script("update_readme_table.py", tmp_path)
+
+    readme = (tmp_path / "README.md").read_text()
+    assert "[shipped]" in readme and "under_way" not in readme
+    assert ran.returncode == 1 and "does not track it: under_way" in ran.stdout
+
+
 def test_an_environment_without_a_dataset_has_no_tasks(tmp_path: Path) -> None:
     an_environment(tmp_path, "bare", "description: x\ndataset: data/none.jsonl\n")
     (tmp_path / "README.md").write_text(MARKERS)
@@ -139,16 +157,14 @@ def test_pre_commit_mends_a_new_environment_and_then_passes(tmp_path: Path) -> N
 
 
 def git(repository: Path, *arguments: str) -> None:
-    subprocess.run(["git", *arguments], cwd=repository, check=True, capture_output=True)
+    subprocess.run(["git", *arguments], cwd=repository, env=without_git(), check=True, capture_output=True)
 
 
 def pre_commit(repository: Path) -> subprocess.CompletedProcess[str]:
-    # a git hook that runs these tests has set variables that would point at its own repository
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return subprocess.run(
         [sys.executable, "-m", "pre_commit", "run", "--all-files", "--color=never"],
         cwd=repository,
-        env=environ | {"PRE_COMMIT_HOME": str(repository.parent / "pre-commit")},
+        env=without_git() | {"PRE_COMMIT_HOME": str(repository.parent / "pre-commit")},
         capture_output=True,
         text=True,
         check=False,

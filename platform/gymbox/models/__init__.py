@@ -10,6 +10,7 @@ from gymbox_sandbox.responses import Response, ResponsesParams
 from pydantic import BaseModel, ConfigDict
 
 from gymbox.http import HttpClient
+from gymbox.models.prices import Price
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class Call:
     """How many calls this rollout made before."""
     gold: list[list[dict[str, Any]]] | None = None
     """The row's gold replies, a list of output items a turn; only the scripted model looks at them."""
+    tries: list[Any] | None = None
+    """Where to note each try at the back end (`replicas.Try`), for a caller who asks."""
 
 
 class Model(BaseModel, ABC):
@@ -31,6 +34,8 @@ class Model(BaseModel, ABC):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
+    price: Price | None = None
+    """What its tokens cost, for the cost of recorded calls."""
 
     @abstractmethod
     async def responses(self, params: ResponsesParams, call: Call) -> Response:

@@ -63,8 +63,7 @@ def _mark(secret: str) -> str:
 
 def _forms(secret: str) -> Iterator[str]:
     raw = secret.encode("utf-8", "surrogatepass")
-    for escaped in (secret, quote(raw), quote(raw, safe=""), quote_plus(raw), raw.hex(), raw.hex().upper()):
-        yield escaped
+    yield from (secret, quote(raw), quote(raw, safe=""), quote_plus(raw), raw.hex(), raw.hex().upper())
     for ascii in (True, False):
         once = json.dumps(secret, ensure_ascii=ascii)[1:-1]
         yield from (once, *(json.dumps(once, ensure_ascii=again)[1:-1] for again in (True, False)))

@@ -1,4 +1,4 @@
-"""Rollout paths: addresses that say which rollout a call belongs to, for callers that can set a base URL and no header.
+"""Rollout paths: addresses that say which rollout a call is for, where a caller can set a base URL and no header.
 
 /rollouts/{id}/v1/…
 /ng-rollout/{id}/v1/…                          as NeMo Gym has it
@@ -17,8 +17,8 @@ _HEADER = ROLLOUT_HEADER.lower().encode()
 
 
 class RolloutPaths:
-    """An ASGI app whose paths may begin with a rollout: what is behind it sees the rest of the path, and the rollout in
-    the header `X-Gymbox-Rollout`, which the path overrules."""
+    """An ASGI app whose paths may begin with a rollout: what is behind it sees the rest of the path, and the rollout
+    in the header `X-Gymbox-Rollout`, which the path overrules."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

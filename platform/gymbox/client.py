@@ -16,7 +16,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gymbox_sandbox.lifecycle import ROLLOUT_HEADER, CreateSandbox, Ended, SandboxView
 
@@ -24,6 +24,9 @@ from gymbox.environment import Environment, Manifest
 from gymbox.errors import AtCapacity, Gone, Invalid, NotFound, Problem, SandboxEnded, StartFailed, Unavailable
 from gymbox.http import Answer, HttpClient
 from gymbox.sandbox_client import ENDED_WAIT, PAUSE, TRIES, Reach, SandboxClient
+
+if TYPE_CHECKING:
+    from gymbox.judge import Judge
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +38,7 @@ class ControllerClient:
         lease: seconds for which a sandbox outlives a caller that vanished.
         patience: seconds to wait for a place while the controller is full.
         proxy_url: where this process reaches the proxy; default: where the controller says that clients do.
+        judge: what the verifiers ask that need a judge; default: what the proxy serves as /models/judge.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class ControllerClient:
         lease: float = 120,
         patience: float = 900,
         proxy_url: str | None = None,
+        judge: Judge | None = None,
     ) -> None:
         self.url = url.rstrip("/")
         self._http = http
@@ -54,6 +59,8 @@ class ControllerClient:
         self._lease = lease
         self._patience = patience
         self._proxy_url = proxy_url
+        self._judge = judge
+        self._judge_lock = asyncio.Lock()
 
     async def create(self, request: CreateSandbox, *, timeout: float = 3600) -> SandboxView:
         """Create a sandbox; with an id of the caller's it may be asked again and is created once.
@@ -125,6 +132,20 @@ class ControllerClient:
         """
         return Manifest.model_validate(await self._json("GET", f"/environments/{name}"))
 
+    async def judge(self) -> Judge:
+        """The judge of this client, or else of the proxy, found when it is first needed.
+
+        Raises:
+            JudgeFailed: there is none.
+        """
+        async with self._judge_lock:
+            if self._judge is None:
+                from gymbox.judge import judge_of_proxy
+
+                proxy = self._proxy_url or (await self._json("GET", "/proxy"))["url"]
+                self._judge = await judge_of_proxy(proxy, self._token, self._http)
+        return self._judge
+
     async def attach(self, id: str) -> SandboxClient:
         """A client for a sandbox that exists.
 
@@ -158,7 +179,7 @@ class ControllerClient:
             async with self._sandbox(manifest, f"{view.id[:80]}.verify-{secrets.token_hex(3)}") as clean:
                 yield clean
 
-        return SandboxClient(view.id, manifest, self._http, reach, why, fresh)
+        return SandboxClient(view.id, manifest, self._http, reach, why, fresh, self.judge)
 
     def sandbox(
         self, environment: Environment, *, id: str | None = None

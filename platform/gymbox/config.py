@@ -55,6 +55,9 @@ class Settings(BaseModel):
     """The harness: `agent=tool_loop` or `agent=single_turn`, and its fields as `agent.NAME=…`."""
     model: InstanceOf[Model]
     """`model=local`, `openai`, `chat` or `scripted`, and its fields as `model.NAME=…`."""
+    judge: InstanceOf[Model] | None = None
+    """What environments ask whose `verify` needs a judge: `judge=` takes what `model=` takes, and fields are set as
+    `judge.NAME=…`. With `controller`, by default what its proxy serves as /models/judge."""
     provider: Annotated[SandboxProvider, SkipValidation]
     """`provider=auto`, `docker` or `process`, and its fields as `provider.NAME=…`; unused with `controller`."""
     runner: RunnerSettings
@@ -67,6 +70,7 @@ class Settings(BaseModel):
             "sessions": self.sessions,
             "agent": record(self.agent),
             "model": record(self.model),
+            "judge": self.judge and record(self.judge),
             "provider": None if self.controller else record(self.provider),
             "runner": self.runner.model_dump(mode="json"),
         }
@@ -103,6 +107,7 @@ def compose(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Setti
     parts: dict[str, Any] = {
         "agent": component(raw.get("agent"), "agent", Agent),
         "model": component(raw.get("model"), "model", Model),
+        "judge": component(raw["judge"], "judge", Model) if raw.get("judge") else None,
         "provider": component(raw.get("provider"), "provider", None),
         "runner": _validated(RunnerSettings, raw.get("runner") or {}, "runner"),
     }
@@ -175,7 +180,9 @@ def _prepared(override: str) -> str:
         if not names:
             raise ConfigError("environment= names none; write environment=NAME, such as environment=counter")
         return f"++environment=[{','.join(map(_quoted, names))}]"
-    if name not in GROUPS and not name.startswith(("+", "~", "hydra.")):
+    if name == "judge":
+        name = "model@judge"  # the group of models, for another part of the settings
+    elif name not in GROUPS and not name.startswith(("+", "~", "hydra.")):
         name = f"++{name}"
     try:
         OverridesParser.create().parse_override(f"{name}={value}")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from gymbox_sandbox.responses import Item, ResponsesParams
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from gymbox.environment import Environment
@@ -28,7 +28,7 @@ from gymbox.errors import ConfigError
 MAX_ROW_BYTES = 32 * 1024 * 1024
 SHOWN_FAULTS = 20
 PARAMS = "responses_create_params"
-KNOWN_FIELDS = (PARAMS, "verifier_metadata", "gold_replies")
+KNOWN_FIELDS = (PARAMS, "verifier_metadata", "gold_replies", "gold_judgements")
 KNOWN_PARAMS = (
     *ResponsesParams.model_fields,
     *("background", "conversation", "include", "max_tool_calls", "previous_response_id", "prompt", "prompt_cache_key"),
@@ -40,6 +40,16 @@ TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """What model providers accept."""
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _GOLD: TypeAdapter[Any] = TypeAdapter(list[list[Item]])
+
+
+class _Judgement(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    contains: str
+    says: str | dict[str, Any]
+
+
+_JUDGEMENTS: TypeAdapter[Any] = TypeAdapter(list[_Judgement])
 _NOT_PLAIN = re.compile(r"^Value error, | or instance of \w+$")
 _HUGE_EXPONENT = re.compile(rb"[eE]\+?[0-9]{3}")
 
@@ -286,6 +296,12 @@ class _Check:
                 yield from _told(
                     "gold_replies", row["gold_replies"], error, "write a list of turns, each a list of output items"
                 )
+        if "gold_judgements" in row:
+            try:
+                _JUDGEMENTS.validate_python(row["gold_judgements"])
+            except ValidationError as error:
+                remedy = 'write a list of {"contains": words of the question, "says": the answer}'
+                yield from _told("gold_judgements", row["gold_judgements"], error, remedy)
 
 
 def _explain_json(line: bytes, error: str) -> tuple[str, str]:

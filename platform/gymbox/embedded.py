@@ -26,7 +26,9 @@ from gymbox.controller.server import guard_of
 from gymbox.controller.settings import ControllerSettings
 from gymbox.controller.state import StateDirectory
 from gymbox.environment import Catalog, Environment
+from gymbox.errors import JudgeFailed
 from gymbox.http import HttpClient
+from gymbox.judge import Judge
 from gymbox.lifetime import raise_file_limit
 from gymbox.providers import SandboxProvider
 from gymbox.proxy.server import Proxy
@@ -46,6 +48,7 @@ class EmbeddedController:
     Args:
         state: parent folder of controllers' states on this machine.
         token: the admin token, for those who come by HTTP.
+        judge: what the verifiers ask that need a judge.
 
     Raises:
         ConfigError: (on entering) an address is taken, or the state cannot be written.
@@ -62,12 +65,14 @@ class EmbeddedController:
         *,
         settings: ControllerSettings | None = None,
         proxy: ProxySettings | None = None,
+        judge: Judge | None = None,
     ) -> None:
         self._provider = provider
         self._catalog = catalog
         self._parent = state
         self._token = token
         self._http = http
+        self._judge = judge
         self._settings = settings or ControllerSettings(port=0)
         self._proxy_settings = proxy or ProxySettings()
         self._places = asyncio.Semaphore(self._settings.max_sandboxes)  # first come, first served
@@ -161,4 +166,13 @@ class EmbeddedController:
             async with self._placed(sandbox.environment, f"{sandbox.id[:80]}.verify-{secrets.token_hex(3)}") as clean:
                 yield clean
 
-        return SandboxClient(sandbox.id, sandbox.environment.manifest, self._http, reach, why, fresh)
+        return SandboxClient(sandbox.id, sandbox.environment.manifest, self._http, reach, why, fresh, self.judge)
+
+    async def judge(self) -> Judge:
+        """
+        Raises:
+            JudgeFailed: there is none.
+        """
+        if self._judge is None:
+            raise JudgeFailed("this environment needs a judge, and this run has none: add judge=…")
+        return self._judge

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import yaml
 from gymbox_sandbox.lifecycle import ID_PATTERN
 from gymbox_sandbox.tasks import HIDDEN
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from gymbox.errors import ConfigError, nearest
 
@@ -56,6 +56,19 @@ class Timeouts(_Strict):
     """A whole rollout, model calls included."""
 
 
+class JudgeLimits(_Strict):
+    """What one verify may ask of its judge."""
+
+    calls: int = Field(64, ge=1, le=10_000)
+    """Questions, with each vote and each repeat of one that was answered with garbage."""
+    tokens: int = Field(200_000, ge=1)
+    """Tokens of the model, in and out; once they are used up, nothing more is asked."""
+    kilobytes: int = Field(1024, ge=1, le=65_536)
+    """Size of all questions together, and of an answer."""
+    timeout: float = Field(60, gt=0)
+    """Seconds for one question, repeats included."""
+
+
 class Image(_Strict):
     """What the environment's image holds beyond the sandbox runtime. Nothing here can make it privileged."""
 
@@ -94,9 +107,16 @@ class Manifest(_Strict):
     """Paths in the workspace that a fresh verify gets."""
     network: Literal["none", "internal"] = "none"
     """`none`: no interface but loopback. `internal`: a network of its own, with nobody else in it, leading nowhere."""
+    judge: JudgeLimits | None = None
+    """`true`, or its limits: `verify` asks a model (`self.judge`), which whoever runs the environment chooses."""
     image: Image = Image()
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
+
+    @field_validator("judge", mode="before")
+    @classmethod
+    def _judge_or_not(cls, value: Any) -> Any:
+        return {True: {}, False: None}[value] if isinstance(value, bool) else value
 
 
 @dataclass(frozen=True)
@@ -136,7 +156,7 @@ class Environment:
         return {name: value for name, value in row.items() if name not in hidden}
 
     def for_verify(self, row: dict[str, Any]) -> dict[str, Any]:
-        """The row as `verify` gets it: all but the gold replies."""
+        """The row as `verify` gets it: all but the gold replies; `SandboxClient.verify` keeps the gold judgements."""
         return {name: value for name, value in row.items() if name != "gold_replies"}
 
     @classmethod

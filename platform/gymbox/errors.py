@@ -10,6 +10,7 @@ has started.
     │       ├── SandboxEnded       the sandbox is no more; `ended` says why
     │       ├── StartFailed        it never became ready; `ended` has its last log lines
     │       ├── ImageBuildFailed   `log` has the failing step
+    │       ├── JudgeFailed        the model that a verifier asks gave no usable answer
     │       └── ModelFailure       the model did not give a usable answer
     └── ConfigError        bad configuration: one message, exit code 2
 """
@@ -49,6 +50,7 @@ __all__ = [
     "ImageBuildFailed",
     "Internal",
     "Invalid",
+    "JudgeFailed",
     "ModelFailure",
     "NotFound",
     "Problem",
@@ -118,6 +120,9 @@ class ErrorKind(StrEnum):
     """The agent raised."""
     VERIFY_FAILED = "verify_failed"
     """The environment's `verify` raised."""
+    JUDGE_FAILED = "judge_failed"
+    """The judge that `verify` asked gave no usable answer: it was not reached, refused, was garbled each time, or had
+    no majority."""
     BAD_VERDICT = "bad_verdict"
     """`verify` returned what is no finite number."""
     TIMED_OUT = "timed_out"
@@ -141,6 +146,7 @@ RETRYABLE = frozenset(
         ErrorKind.MODEL_UNAVAILABLE,
         ErrorKind.MODEL_TIMED_OUT,
         ErrorKind.MODEL_BAD_RESPONSE,
+        ErrorKind.JUDGE_FAILED,
         ErrorKind.TIMED_OUT,
     }
 )
@@ -202,6 +208,13 @@ class ModelFailure(RolloutFailure, Unavailable):
 
     def __init__(self, kind_of: ErrorKind, detail: str, *, retry_after: float | None = None) -> None:
         super().__init__(kind_of, detail, retry_after=retry_after)
+
+
+class JudgeFailed(RolloutFailure, Unavailable):
+    """The judge gave no usable answer, so there is no score."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(ErrorKind.JUDGE_FAILED, detail)
 
 
 _BY_PROBLEM: dict[type[Problem], ErrorKind] = {

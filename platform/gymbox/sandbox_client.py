@@ -13,21 +13,26 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from tempfile import TemporaryFile
-from typing import IO, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import aiohttp
 from gymbox_sandbox.lifecycle import Ended
 from gymbox_sandbox.responses import Response
 from gymbox_sandbox.tasks import Verdict
-from gymbox_sandbox.wire import ExecRequest, ExecResult, ToolResult
+from gymbox_sandbox.wire import JUDGE_HEADER, ExecRequest, ExecResult, ToolResult
 
 from gymbox.environment import Manifest
 from gymbox.errors import ErrorKind, Gone, NotFound, Problem, SandboxEnded, Unavailable, from_wire
 from gymbox.http import Answer, HttpClient
 
+if TYPE_CHECKING:
+    from gymbox.judge import Judge
+
 log = logging.getLogger(__name__)
 
 TRIES = 3
+ASKED = 202
+"""Status of an answer that holds questions for a judge."""
 PAUSE = 0.2
 """Seconds before the second try; doubled for each further one."""
 GRACE = 10.0
@@ -36,6 +41,10 @@ IDLE = 300.0
 """Seconds for which nothing of a download may come."""
 ENDED_WAIT = 3.0
 """Seconds that the cause of a lost connection may take to reach the controller."""
+
+
+Judges = Callable[[], Awaitable["Judge"]]
+"""The judge for those environments that need one; it raises JudgeFailed where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,16 @@ want a second one, so that none gets any."""
 class SandboxClient:
     """One sandbox. Whatever is called, a sandbox that has ended raises SandboxEnded with the cause."""
 
-    def __init__(self, id: str, manifest: Manifest, http: HttpClient, reach: Reach, why: Why, fresh: Fresh) -> None:
+    def __init__(
+        self,
+        id: str,
+        manifest: Manifest,
+        http: HttpClient,
+        reach: Reach,
+        why: Why,
+        fresh: Fresh,
+        judge: Judges | None = None,
+    ) -> None:
         self.id = id
         self.tools = SandboxTools(self)
         self._manifest = manifest
@@ -67,6 +85,7 @@ class SandboxClient:
         self._reach = reach
         self._why = why
         self._fresh = fresh
+        self._judge = judge
         self._public: dict[str, Any] = {}
 
     async def reset(self, task: dict[str, Any]) -> None:
@@ -108,10 +127,12 @@ class SandboxClient:
 
         Raises:
             Problem: `verify` failed (`rollout_kind` says how), or took too long.
+            JudgeFailed: it needs a judge, and has no usable answer of one.
             SandboxEnded: it is no more.
         """
+        task = dict(task)
         if self._manifest.verify == "shared":
-            return await self._verify(task, response)
+            return await self._verify(task, response, self.id)
         with ExitStack() as stack:
             saved: list[tuple[str, IO[bytes], str | None]] = []
             for path in self._manifest.artifacts:
@@ -122,13 +143,22 @@ class SandboxClient:
                 for path, file, route in saved:
                     if route is not None:
                         await clean.put(path, file, tree=route == "tree")
-                return await clean._verify(task, response)
+                return await clean._verify(task, response, self.id)
 
-    async def _verify(self, task: dict[str, Any], response: Response) -> Verdict:
-        body = json.dumps({"task": task, "response": response.dump()}).encode()
+    async def _verify(self, task: dict[str, Any], response: Response, rollout: str) -> Verdict:
+        """The verdict; what `verify` asks a judge on the way is asked here, for it cannot leave its sandbox."""
+        gold, limits, hearing = task.pop("gold_judgements", None), self._manifest.judge, None
+        headers = dict(self._reach.headers)
+        if limits is not None and self._judge is not None:
+            hearing = (await self._judge()).hearing(rollout, limits, gold)
+            headers[JUDGE_HEADER] = "asks"
+        path, body = "/verify", json.dumps({"task": task, "response": response.dump()}).encode()
         timeout = self._manifest.timeouts.verify + GRACE
-        answer = await self._send("POST", "/verify", body, timeout=timeout, repeatable=True)
-        return Verdict.model_validate_json(answer.body)
+        while True:
+            answer = await self._send("POST", path, body, timeout=timeout, repeatable=True, headers=headers)
+            if answer.status != ASKED or hearing is None:
+                return Verdict.model_validate_json(answer.body)
+            path, body = "/verify/answers", json.dumps({"answers": await hearing.answers(answer.body)}).encode()
 
     async def _saved(self, path: str, file: IO[bytes]) -> str | None:
         try:

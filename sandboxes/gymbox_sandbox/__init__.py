@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gymbox_sandbox.judge import JudgeFailed, quoted
     from gymbox_sandbox.problems import ToolError
     from gymbox_sandbox.resources import ResourcesServer, tool
     from gymbox_sandbox.responses import FunctionCall, FunctionCallOutput, Message, Response, ResponsesParams
@@ -17,6 +18,7 @@ _HOMES = {
     "ExecResult": "wire",
     "FunctionCall": "responses",
     "FunctionCallOutput": "responses",
+    "JudgeFailed": "judge",
     "Message": "responses",
     "ResourcesServer": "resources",
     "Response": "responses",
@@ -24,6 +26,7 @@ _HOMES = {
     "Task": "tasks",
     "ToolError": "problems",
     "Verdict": "tasks",
+    "quoted": "judge",
     "tool": "resources",
 }
 
@@ -31,6 +34,7 @@ __all__ = [
     "ExecResult",
     "FunctionCall",
     "FunctionCallOutput",
+    "JudgeFailed",
     "Message",
     "ResourcesServer",
     "Response",
@@ -38,6 +42,7 @@ __all__ = [
     "Task",
     "ToolError",
     "Verdict",
+    "quoted",
     "tool",
 ]
 

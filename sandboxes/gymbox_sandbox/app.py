@@ -17,12 +17,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from gymbox_sandbox import __version__
-from gymbox_sandbox.bodies import MOST_OF_A_TOOL, read, read_as
+from gymbox_sandbox.bodies import MOST, MOST_OF_A_TOOL, read, read_as
 from gymbox_sandbox.options import Options
 from gymbox_sandbox.problems import MEDIA_TYPE, Internal, Invalid, Problem, of_status
 from gymbox_sandbox.resources import ResourcesServer
 from gymbox_sandbox.sessions import AgentCommands, Sessions
-from gymbox_sandbox.wire import SESSION_HEADER, Health, ResetRequest, VerifyRequest
+from gymbox_sandbox.tasks import Verdict
+from gymbox_sandbox.wire import JUDGE_HEADER, SESSION_HEADER, Health, ResetRequest, VerifyRequest
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,12 @@ def build(
         return _answer(await sessions.open(_session(request)).reset(body.task))
 
     async def verify(request: Request) -> Response:
-        return _answer(await sessions[_session(request)].verify(lambda: read_as(VerifyRequest, request)))
+        session, can_ask = sessions[_session(request)], JUDGE_HEADER in request.headers
+        return _verdict(await session.verify(lambda: read_as(VerifyRequest, request), can_ask=can_ask))
+
+    async def answers(request: Request) -> Response:
+        session = sessions[_session(request)]
+        return _verdict(await session.answer_judge(await read(request, MOST)))
 
     async def list_sessions(request: Request) -> Response:
         # through the proxy each sees its own; only the controller, which calls for none, sees all
@@ -82,6 +88,7 @@ def build(
             Route("/reset", reset, methods=["POST"]),
             Route("/seed_session", reset, methods=["POST"]),
             Route("/verify", verify, methods=["POST"]),
+            Route("/verify/answers", answers, methods=["POST"]),
             Route("/sessions", list_sessions),
             Route("/session", end_session, methods=["DELETE"]),
             *routes,
@@ -97,6 +104,10 @@ def _session(request: Request) -> str:
 
 def _answer(model: BaseModel) -> Response:
     return Response(model.model_dump_json(), media_type="application/json")
+
+
+def _verdict(found: Verdict | list[dict[str, Any]]) -> Response:
+    return JSONResponse({"questions": found}, 202) if isinstance(found, list) else _answer(found)
 
 
 async def _problem(_: Request, problem: Any) -> Response:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
+    from gymbox_sandbox.judge import Judge
+
 _MARK = "__gymbox_tool__"
 
 
@@ -50,6 +52,7 @@ class ResourcesServer:
     workspace: Path = Path("/workspace")
     """The agent's working directory; sandboxes with `sessions` > 1 share it among their tasks."""
     _runs: Runs | None = None
+    _opens_judge: Callable[[], Judge] | None = None
     _tools: ClassVar[Mapping[str, Tool]] = {}
 
     async def reset(self, task: Task) -> None:
@@ -118,6 +121,17 @@ class ResourcesServer:
                 output_limit=output_limit,
             )
         )
+
+    @cached_property
+    def judge(self) -> Judge:
+        """A model for an async `verify` to ask, where environment.yaml says `judge: true`; see `gymbox_sandbox.judge`.
+
+        Raises:
+            RuntimeError: verify has not begun: a judge is for scoring alone, and no tool can reach it.
+        """
+        if self._opens_judge is None:
+            raise RuntimeError("the judge is for verify alone, and only while it runs")
+        return self._opens_judge()
 
     def setup_webserver(self) -> FastAPI:
         """The FastAPI app for routes of your own, beside the server's; override it and add them.

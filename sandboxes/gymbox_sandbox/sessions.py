@@ -26,6 +26,8 @@ from gymbox_sandbox.wire import ResetAnswer, ToolResult, VerifyRequest
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from gymbox_sandbox.judge import Judge, Line
+
 log = logging.getLogger(__name__)
 LOG_LINES = 30
 """Of a traceback, in a problem's `log`."""
@@ -96,6 +98,8 @@ class Session:
         self._calls: dict[asyncio.Future[Any], Callable[[], object]] = {}
         """What is called by the agent now, and how to stop it."""
         self._verdict: asyncio.Task[Verdict] | None = None
+        self._judge: Judge | None = None
+        self._line: Line | None = None
         self._lock = asyncio.Lock()
         instance.workspace = Path(options.workspace)
         if options.max_sessions == 1:
@@ -191,8 +195,11 @@ class Session:
         for stop in self._calls.values():
             stop()
 
-    async def verify(self, read: Callable[[], Awaitable[VerifyRequest]]) -> Verdict:
-        """The verdict; a second call gets the stored one, or the stored failure.
+    async def verify(
+        self, read: Callable[[], Awaitable[VerifyRequest]], *, can_ask: bool = False
+    ) -> Verdict | list[dict[str, Any]]:
+        """The verdict; a second call gets the stored one, or the stored failure. Or, to a caller that `can_ask` a
+        judge, the questions for it that have no answer yet.
 
         `read` is called, and hidden data with it comes into this process, only when no tool runs and no process of
         the agent is left.
@@ -214,14 +221,72 @@ class Session:
                     await self.instance._no_thread_works()
                 if self._options.max_sessions == 1:  # else the agent has no processes, see ResourcesServer.exec
                     await self._commands.kill_all()
+                if can_ask:
+                    self._open_line().attend()
                 self._verdict = asyncio.create_task(self._score(await read(), begun))
+        if can_ask and (questions := await self._until_asked(self._verdict)):
+            return questions
         # shielded: a caller that hangs up must not end what the next one will ask for
         return await asyncio.shield(self._verdict)
 
+    async def answer_judge(self, answers: bytes | bytearray) -> Verdict | list[dict[str, Any]]:
+        """As `verify`, once it has what it asked; see `judge.Line`.
+
+        Raises:
+            Conflict: verify has not begun.
+            Invalid: these are no answers.
+        """
+        if self._verdict is None:
+            raise Conflict("verify has not begun: there is nothing to answer")
+        self._open_line().take(answers)
+        if questions := await self._until_asked(self._verdict):
+            return questions
+        return await asyncio.shield(self._verdict)
+
+    async def _until_asked(self, verdict: asyncio.Task[Verdict]) -> list[dict[str, Any]]:
+        return await self._open_line().until_asked(verdict)
+
+    def _open_line(self) -> Line:
+        from gymbox_sandbox.judge import Line  # which few sandboxes need
+
+        self._line = self._line or Line()
+        return self._line
+
+    def _open_judge(self) -> Judge:
+        from gymbox_sandbox.judge import Judge
+
+        self._judge = self._judge or Judge(self._open_line())
+        return self._judge
+
     async def _score(self, request: VerifyRequest, begun: float) -> Verdict:
         task = task_of(request.task)
-        async with _deadline(self._options.verify_timeout, "verify", begun), _failing_as("verify_failed", "verify"):
-            return verdict_of(await self.instance._finish(self.instance.verify, task, request.response))
+        self.instance._opens_judge = self._open_judge
+        try:
+            async with _deadline(self._options.verify_timeout, "verify", begun):
+                async with _failing_as("verify_failed", "verify"):
+                    found = verdict_of(await self.instance._finish(self.instance.verify, task, request.response))
+        except Exception as error:
+            failure = self._failure_of_judge(error)
+            if failure is None or failure is error:
+                raise
+            raise failure from error
+        finally:
+            self.instance._opens_judge = None
+        if self._judge is None:
+            return found
+        if failure := self._failure_of_judge(None):
+            raise failure  # caught by verify, which cannot know what the answer would have been
+        return found.model_copy(update={"metrics": {**self._judge.metrics(), **found.metrics}})
+
+    def _failure_of_judge(self, error: Exception | None) -> Problem | None:
+        """What the judge has to do with how verify ended: it failed, or was still being waited for."""
+        if self._judge is None:
+            return None
+        if self._judge.failed is None and isinstance(error, TimedOut):
+            from gymbox_sandbox.judge import JudgeFailed
+
+            return JudgeFailed(f"{error.detail}, and waited for its judge") if self._judge.interrupted else None
+        return self._judge.failed
 
 
 def task_of(row: dict[str, Any]) -> Task:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from gymbox_sandbox.responses import ResponsesParams
 
-HIDDEN = ("verifier_metadata", "gold_replies")
+HIDDEN = ("verifier_metadata", "gold_replies", "gold_judgements")
 """Row fields that the agent's side never sees, in any environment."""
 
 

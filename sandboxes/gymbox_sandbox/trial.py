@@ -106,6 +106,7 @@ class Trial:
             verdict = verdict_of(await self.instance._finish(self.instance.verify, task, response))
         finally:
             self.instance._opens_judge = None
+            vars(self.instance).pop("judge", None)  # the next verdict has one of its own
         for each in judges:
             if each.failed is not None:
                 raise each.failed

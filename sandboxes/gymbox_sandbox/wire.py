@@ -9,6 +9,7 @@ token: `tools` may call what stands under *tools*; `control` may call everything
     *      /<the author's own routes>                               (tools)
     POST   /reset                   ResetRequest -> ResetAnswer     (control; `/seed_session` is an alias)
     POST   /verify                  VerifyRequest -> Verdict        (control)
+    POST   /verify/answers          {"answers": [{number, text, value, tokens, cached}, …]} -> as /verify  (control)
     POST   /exec                    ExecRequest -> ExecResult, or server-sent events when `stream`   (control)
     POST   /exec/{exec_id}/stdin    raw bytes; `?eof=1` closes it   (control)
     POST   /exec/{exec_id}/resize   {"rows": n, "columns": n}       (control)
@@ -24,6 +25,10 @@ Several tasks may share one sandbox server (`sessions: N`): the header ``X-Gymbo
 call is for; whoever forwards sets it, a caller's own is dropped. No header means the session ``""``; only
 ``GET /sessions`` without one tells all of them.
 
+With the header ``X-Gymbox-Judge``, `/verify` may answer 202 and ``{"questions": [{number, params, sample}, …]}``:
+what its `verify` asks a judge. Whoever called asks one and brings the answers to `/verify/answers`, until there is a
+verdict; ``{number, failed: why}`` where it gave none. Asked again, either call tells what still has no answer.
+
 A body has at most 4 MiB where the tools token suffices and 64 MiB elsewhere, but for files and a command's raw input.
 """
 
@@ -36,6 +41,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gymbox_sandbox.responses import Response
 
 SESSION_HEADER = "X-Gymbox-Session"
+JUDGE_HEADER = "X-Gymbox-Judge"
 SERVER_SOCKET = "server.sock"
 """Name of the server's socket inside the sandbox's directory."""
 READY_SOCKET = "ready.sock"

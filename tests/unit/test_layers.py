@@ -14,7 +14,7 @@ ISLANDS = {
     "providers": {"providers"},
     "rollouts": {
         *("agents", "models", "rollout", "runner", "results", "dataset", "progress", "checks"),
-        *("client", "sandbox_client"),
+        *("client", "sandbox_client", "judge"),
     },
 }
 CONTRACTS = {"controller": {"providers"}, "providers": {"setup_base_image"}}

@@ -77,7 +77,7 @@ async def reach(client: ControllerClient, otherwise: str = "say where one is (--
 async def check(client: ControllerClient, environments: Sequence[Environment]) -> None:
     """
     Raises:
-        ConfigError: the controller cannot be used, or has not all of these environments.
+        ConfigError: the controller cannot be used, has not all of these environments, or no judge for one of them.
     """
     manifests = await reach(client, "leave `controller=` out to start one inside this command")
     known = [manifest.name for manifest in manifests]
@@ -85,3 +85,8 @@ async def check(client: ControllerClient, environments: Sequence[Environment]) -
         if environment.name not in known:
             hint = nearest(environment.name, known)
             raise ConfigError(f"the controller at {client.url} has no environment {environment.name!r}; {hint}")
+        if environment.manifest.judge is not None:
+            try:
+                await client.judge()
+            except Problem as error:
+                raise ConfigError(f"{environment.name} needs a judge: {error.detail}") from error

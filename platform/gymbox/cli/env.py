@@ -258,7 +258,9 @@ def _settings(environment: Environment, overrides: Sequence[str] | None) -> Sett
 
     sys.path.append("")  # so that _target_ finds a class in the working directory
     logs.setup(level="WARNING")
-    return compose([f"environment={environment.folder}", "model=scripted", *(overrides or [])])
+    # where a controller is named, its proxy's judge is as good as none: gold judgements are what is to be checked
+    judge = ["judge=scripted"] if environment.manifest.judge is not None else []
+    return compose([f"environment={environment.folder}", "model=scripted", *judge, *(overrides or [])])
 
 
 @asynccontextmanager
@@ -272,15 +274,17 @@ async def _controller(
     """
     from gymbox.client import ControllerClient
     from gymbox.embedded import EmbeddedController
+    from gymbox.judge import Judge
 
+    judge = Judge(settings.judge, http) if settings.judge is not None else None
     if settings.controller:
-        client = ControllerClient(settings.controller, admin_token(), http)
+        client = ControllerClient(settings.controller, admin_token(), http, judge=judge)
         await check(client, [environment])
         yield client
         return
     catalog = Catalog([environment.folder.parent])
     try:
-        embedded = EmbeddedController(settings.provider, catalog, state_folder(), admin_token(), http)
+        embedded = EmbeddedController(settings.provider, catalog, state_folder(), admin_token(), http, judge=judge)
         await embedded.__aenter__()
     except Problem as error:
         raise ConfigError(error.detail) from error

@@ -28,6 +28,7 @@ from gymbox.embedded import EmbeddedController
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, ImageBuildFailed, Problem, nearest
 from gymbox.http import HttpClient
+from gymbox.judge import Judge
 from gymbox.progress import Progress, show
 from gymbox.results import RunFolder, WriteFailed
 from gymbox.rollout import RolloutController
@@ -112,6 +113,8 @@ class Run:
         environments = self._environments()
         with Plan(environments, runner) as plan:
             inputs = plan.inputs() | {"agent": record(self.settings.agent), "model": record(self.settings.model)}
+            if self.settings.judge is not None:
+                inputs["judge"] = record(self.settings.judge)
             RunFolder.check(self.output, inputs=inputs, resume=runner.resume)
             async with AsyncExitStack() as stack:
                 http = await stack.enter_async_context(HttpClient())
@@ -151,9 +154,11 @@ class Run:
     def _environments(self) -> list[Environment]:
         """
         Raises:
-            ConfigError: one cannot be found, or `sessions` is given for a controller that has manifests of its own.
+            ConfigError: one cannot be found, or needs a judge that is not given; or `sessions` is given for a
+                controller that has manifests of its own.
         """
         found, sessions = find(self.settings.environment), self.settings.sessions
+        check_judge(found, self.settings)
         if sessions is None:
             return found
         if self.settings.controller:
@@ -167,17 +172,20 @@ class Run:
     async def _sandboxes(self, environments: Sequence[Environment], http: HttpClient) -> AsyncIterator[_Sandboxes]:
         """Those of a running controller, or of one in this process."""
         if self.settings.controller:
-            client = ControllerClient(self.settings.controller, admin_token(), http)
-            await check(client, environments)
-            yield _Sandboxes(client)
+            async with judge_of(self.settings, http) as judge:
+                client = ControllerClient(self.settings.controller, admin_token(), http, judge=judge)
+                await check(client, environments)
+                yield _Sandboxes(client)
             return
         limits = ControllerSettings(port=0, max_sandboxes=self.settings.runner.concurrency)
         provider = self.settings.provider
         async with AsyncExitStack() as stack:
             try:
+                judge = await stack.enter_async_context(judge_of(self.settings, http))
+                found = _Found(environments)
                 embedded = await stack.enter_async_context(
                     EmbeddedController(
-                        provider, _Found(environments), state_folder(), admin_token(), http, settings=limits
+                        provider, found, state_folder(), admin_token(), http, settings=limits, judge=judge
                     )
                 )
                 with self._patience("building images; the first time, this takes minutes"):
@@ -233,6 +241,29 @@ def find(names: Sequence[str], folders: Sequence[Path] | None = None) -> list[En
             raise ConfigError(f"environment {environment.name!r} is named twice; a run has each once")
         found[environment.name] = environment
     return list(found.values())
+
+
+def check_judge(environments: Sequence[Environment], settings: Settings) -> None:
+    """
+    Raises:
+        ConfigError: one of them needs a judge, and neither these settings nor a controller's proxy may have one.
+    """
+    needing = [environment.name for environment in environments if environment.manifest.judge is not None]
+    if needing and settings.judge is None and settings.controller is None:
+        raise ConfigError(
+            f"{needing[0]} is scored with the help of a model, and this run has none for it: add judge=openai "
+            "judge.name=NAME, or another as for model= (judge=scripted replays the rows' gold judgements)"
+        )
+
+
+@asynccontextmanager
+async def judge_of(settings: Settings, http: HttpClient) -> AsyncIterator[Judge | None]:
+    """The judge that the settings name, open within the block; None where they name none."""
+    if settings.judge is None:
+        yield None
+        return
+    async with Judge(settings.judge, http) as judge:
+        yield judge
 
 
 @dataclass

@@ -42,6 +42,11 @@ def controller_app(sandboxes: Sandboxes, catalog: Catalog) -> FastAPI:
             raise Unavailable("this controller is shutting down")
         return {"status": "ok"}
 
+    @app.get("/proxy", tags=["controller"])
+    async def proxy() -> dict[str, str | None]:
+        """Where sandboxes, models and agents are reached: the proxy's address."""
+        return {"url": sandboxes.proxy_url}
+
     @app.get("/metrics", tags=["controller"], response_class=Response)
     async def metrics() -> Response:
         """Counts and timings for Prometheus."""

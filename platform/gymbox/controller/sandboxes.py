@@ -106,7 +106,7 @@ class Sandboxes:
         self.environments = environments
         self.draining = False
         self._provider = provider
-        self._proxy_url = proxy_url
+        self.proxy_url = proxy_url
         self._state = state
         self._routes = routes
         self._containers = Containers(
@@ -254,7 +254,7 @@ class Sandboxes:
                 "provider": self._provider.name,
                 "image": container.started.image if container.started else None,
                 "container": container.id,
-                "url": self._proxy_url and f"{self._proxy_url}/sandboxes/{sandbox.id}",
+                "url": self.proxy_url and f"{self.proxy_url}/sandboxes/{sandbox.id}",
                 "tokens": self.tokens.of(sandbox.id) if tokens else None,
                 "labels": sandbox.request.labels,
                 "created_at": sandbox.created_at,

@@ -11,12 +11,13 @@ from gymbox_sandbox.responses import Message, Response
 from gymbox_sandbox.tasks import Task
 
 from gymbox.agents.tool_loop import ToolLoop
-from gymbox.dataset import TOOL_NAME, Row
+from gymbox.dataset import Row
 from gymbox.environment import Environment
 from gymbox.errors import ImageBuildFailed, Problem, StartFailed
 from gymbox.http import HttpClient
 from gymbox.models.scripted import ScriptedModel
 from gymbox.rollout import RolloutController, RolloutResult, run_rollout
+from gymbox.row_check import TOOL_NAME
 
 SHOWN = 3
 """Faults of a check that are shown."""

@@ -84,14 +84,19 @@ class Slot:
 class Plan:
     """What a run consists of: every row checked, each read again only when its turn comes."""
 
-    def __init__(self, environments: Sequence[Environment], settings: RunnerSettings) -> None:
+    def __init__(
+        self, environments: Sequence[Environment], settings: RunnerSettings, cache: Path | None = None
+    ) -> None:
         """
+        Args:
+            cache: see `open_datasets`.
+
         Raises:
             ConfigError: faulty rows, all of them, or a dataset that cannot be read.
         """
         self.settings = settings
         self.environments = environments
-        self._datasets: list[Dataset] = open_datasets(environments)
+        self._datasets: list[Dataset] = open_datasets(environments, cache)
 
     def __enter__(self) -> Self:
         return self

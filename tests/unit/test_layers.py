@@ -14,6 +14,7 @@ ISLANDS = {
     "providers": {"providers"},
     "rollouts": {
         *("agents", "models", "rollout", "runner", "results", "dataset", "progress", "checks"),
+        *("dataset_index", "row_check"),
         *("client", "sandbox_client", "judge"),
     },
 }

@@ -41,6 +41,11 @@ def state_folder() -> Path:
     return _home("XDG_STATE_HOME", ".local/state") / "gymbox"
 
 
+def cache_folder() -> Path:
+    """Where this user keeps what can be made again."""
+    return _home("XDG_CACHE_HOME", ".cache") / "gymbox"
+
+
 def admin_token() -> str:
     """The admin token: $GYMBOX_TOKEN, else that of this user's file, which is made if there is none. It is hidden
     from the logs.

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from gymbox import logs
 from gymbox.cli.controllers import check
-from gymbox.cli.places import admin_token, environment_folders, program, state_folder
+from gymbox.cli.places import admin_token, cache_folder, environment_folders, program, state_folder
 from gymbox.client import ControllerClient
 from gymbox.config import Settings, compose, record
 from gymbox.controller.settings import ControllerSettings
@@ -111,7 +111,7 @@ class Run:
         if runner.retry_failed and not runner.resume:
             raise ConfigError("runner.retry_failed=true needs runner.resume=true: it is for a run to go on with")
         environments = self._environments()
-        with Plan(environments, runner) as plan:
+        with Plan(environments, runner, cache_folder() / "datasets") as plan:
             inputs = plan.inputs() | {"agent": record(self.settings.agent), "model": record(self.settings.model)}
             if self.settings.judge is not None:
                 inputs["judge"] = record(self.settings.judge)

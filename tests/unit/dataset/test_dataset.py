@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 import yaml
-from gymbox.dataset import SHOWN_FAULTS, Dataset, open_datasets
+from gymbox.dataset import Dataset, open_datasets
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError
+from gymbox.row_check import SHOWN_FAULTS, is_plain_message
+from gymbox_sandbox.responses import ResponsesParams
+from hypothesis import given
+from hypothesis import strategies as st
 
 GOOD: dict[str, Any] = {"responses_create_params": {"input": [{"role": "user", "content": "count"}]}}
 Write = Callable[..., Environment]
@@ -232,7 +236,7 @@ def test_a_dataset_that_cannot_be_read_is_told(write: Write) -> None:
 def test_a_row_beyond_the_size_cap_is_a_fault_and_the_next_row_is_still_read(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gymbox.dataset.MAX_ROW_BYTES", 100)
+    monkeypatch.setattr("gymbox.row_check.MAX_ROW_BYTES", 100)
 
     found = faults(write(GOOD, {**GOOD, "x": "y" * 350}, b"[]"))
 
@@ -257,3 +261,22 @@ def test_a_closed_dataset_lets_go_of_its_file(write: Write) -> None:
 
     with pytest.raises(ValueError, match="closed file"):
         dataset[0]
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "type": st.sampled_from(["message", "other", None]),
+                "role": st.sampled_from(["user", "tool", "system", None, []]),
+                "content": st.one_of(st.text(max_size=3), st.none(), st.just([])),
+                "id": st.just("m"),
+            },
+        ),
+        min_size=1,
+    )
+)
+def test_what_passes_as_plain_messages_is_right(items: list[dict[str, Any]]) -> None:
+    if all(is_plain_message(item) for item in items):
+        ResponsesParams.model_validate({"input": items})

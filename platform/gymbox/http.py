@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import Any, Self
 
 import aiohttp
@@ -61,11 +65,20 @@ class Answer:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds in a Retry-After header (RFC 9110, 10.2.3); None if absent or a date."""
+    """Seconds to wait by the Retry-After header, which has seconds or a date (RFC 9110, 10.2.3), or by the finer
+    `retry-after-ms` of some model endpoints; None where neither can be read."""
+    for name, unit in (("retry-after-ms", 1000), ("Retry-After", 1)):
+        try:
+            seconds = float(headers.get(name, "")) / unit
+        except ValueError:
+            continue
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
     try:
-        return max(0.0, float(headers.get("Retry-After", "")))
+        until = parsedate_to_datetime(headers.get("Retry-After", ""))
     except ValueError:
         return None
+    return max(0.0, (until if until.tzinfo else until.replace(tzinfo=UTC)).timestamp() - time.time())
 
 
 class HttpClient:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
 
-import aiohttp
-from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, field_validator
+from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, field_validator, model_validator
 
 from gymbox import logs
-from gymbox.errors import ErrorKind, ModelFailure, Problem, TimedOut
-from gymbox.http import Answer, HttpClient, retry_after
-from gymbox.models import Model
-from gymbox.models.strict_json import strict_json
+from gymbox.errors import ErrorKind, ModelFailure, Problem
+from gymbox.http import HttpClient
+from gymbox.models import Call, Model
+from gymbox.models.exchange import ByteStream, Exchange, Fault, encoded, tokens_in
+from gymbox.models.limits import Rates
+from gymbox.models.replicas import Address, Place, Pool, Replica, Try
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +32,12 @@ TRIES = {
     ErrorKind.MODEL_RATE_LIMITED: 8,
 }
 """How often one call may fail in each way before it is given up."""
+ELSEWHERE = frozenset({ErrorKind.MODEL_UNAUTHORIZED, ErrorKind.MODEL_UNAVAILABLE, ErrorKind.MODEL_RATE_LIMITED})
+"""Kinds for which each further replica allows a further try."""
 LONGEST_PAUSE = 30.0
 """Seconds between two tries, also where the endpoint's Retry-After says more."""
+BYTES_A_TOKEN = 4
+"""Of a request, until its answer tells what it took."""
 CHECK = {
     ErrorKind.MODEL_UNAUTHORIZED: "check the model's api_key",
     ErrorKind.MODEL_REFUSED_REQUEST: "check the model's name, its base_url and the request's fields",
@@ -40,26 +46,27 @@ CHECK = {
     ErrorKind.MODEL_UNAVAILABLE: "check that the server runs and that base_url is right",
     ErrorKind.MODEL_RATE_LIMITED: "lower the model's max_concurrency or the runner's concurrency",
 }
-_UNPAID = frozenset({"insufficient_quota", "billing_not_active", "billing_hard_limit_reached"})
 
 
-def _base_url(value: str) -> str:
-    url = value.strip().rstrip("/")
-    if not url.startswith(("http://", "https://")):
-        raise ValueError("base_url must start with http:// or https://")
-    if "@" in url.split("/")[2]:
-        raise ValueError("base_url must not hold a user or password; use api_key or headers")
-    return url
+def _addresses(value: str | list[str]) -> str | list[str]:
+    if isinstance(value, list) and not value:
+        raise ValueError("base_url must name at least one address")
+    return value
 
 
-BaseUrl = Annotated[str, AfterValidator(_base_url)]
+BaseUrl = Annotated[Address | list[Address], AfterValidator(_addresses)]
+"""One address, or several that serve the same model."""
 
 
 class Endpoint(Model):
     """What the models behind an HTTP API share. A frozen component: see the fields."""
 
-    base_url: BaseUrl
-    """Address of the API, up to and with its version: `http://127.0.0.1:8000/v1`."""
+    base_url: BaseUrl | None = None
+    """Address of the API, up to and with its version: `http://127.0.0.1:8000/v1`. A list where several servers serve
+    the same model: a call goes to the least busy one, the calls of one rollout to the same."""
+    replicas: list[Replica] = Field(default_factory=list)
+    """In the place of `base_url`, where the servers differ: each with its `url` and, where wanted, `api_key`,
+    `weight`, `max_concurrency`, `requests_per_minute` and `tokens_per_minute`."""
     api_key: SecretStr | None = None
     """Sent as bearer token; leave it out where the endpoint wants none."""
     headers: dict[str, SecretStr] = Field(default_factory=dict)
@@ -67,13 +74,21 @@ class Endpoint(Model):
     params: dict[str, Any] = Field(default_factory=dict)
     """Defaults of every request (`temperature`, `reasoning`, …) in the Responses format; what a row sets wins."""
     timeout: float = Field(600, gt=0)
-    """Seconds for one try."""
+    """Seconds for one try; of a stream: until its first event, and from each piece to the next."""
+    deadline: float = Field(3600, gt=0)
+    """Seconds for one call in all: its tries, the pauses between them and the wait for its turn."""
     max_concurrency: int = Field(256, ge=1)
     """Calls in flight at once; the others wait."""
+    requests_per_minute: float | None = Field(None, gt=0)
+    """Calls that may begin in a minute; the others wait."""
+    tokens_per_minute: float | None = Field(None, gt=0)
+    """Tokens of requests and answers in a minute. Those of a request are guessed from its length until the answer
+    tells them."""
     pause: float = Field(0.5, gt=0)
     """Seconds before the second try; doubled each time, up to 30."""
 
-    _slots: asyncio.Semaphore | None = PrivateAttr(None)
+    _pool: Pool | None = PrivateAttr(None)
+    _rates: Rates = PrivateAttr(default_factory=lambda: Rates(None, None))
     _told: set[ErrorKind] = PrivateAttr(default_factory=set)
 
     @field_validator("api_key")
@@ -82,105 +97,221 @@ class Endpoint(Model):
         # a key read from a file often brings the line's end, which no header may hold
         return None if value is None else SecretStr(value.get_secret_value().strip())
 
+    @model_validator(mode="after")
+    def _addressed(self) -> Self:
+        if not self.base_url and not self.replicas:
+            raise ValueError("base_url is missing: the address of the API, such as http://127.0.0.1:8000/v1")
+        return self
+
     async def open(self) -> None:
-        self._slots = asyncio.Semaphore(self.max_concurrency)
+        urls = [self.base_url] if isinstance(self.base_url, str) else self.base_url or []
+        replicas = self.replicas or [Replica(url=url) for url in urls]
+        self._rates = Rates(self.requests_per_minute, self.tokens_per_minute)
+        # the first time, a replica is left alone for about as long as its three failures took
+        self._pool = Pool(replicas, max_concurrency=self.max_concurrency, pause=8 * self.pause)
 
     async def close(self) -> None:
-        self._slots = None
+        if self._pool is not None:
+            self._pool.close()
+        self._pool = None
 
     async def post[Found](
-        self, http: HttpClient, path: str, body: dict[str, Any], read: Callable[[Any], Found]
+        self,
+        http: HttpClient,
+        path: str,
+        body: dict[str, Any],
+        read: Callable[[Any], Found],
+        *,
+        call: Call | None = None,
     ) -> Found:
         """What `read` makes of the decoded answer to `body`.
 
-        A failed try is repeated as `TRIES` says, after a growing pause or the endpoint's Retry-After. The first
-        failure of each kind is logged at once, so nobody waits in the dark.
+        A failed try is repeated as `TRIES` says, elsewhere at once where another replica is well, else after a growing
+        pause or the endpoint's Retry-After. The first failure of each kind is logged at once, so nobody waits in the
+        dark.
 
         Args:
             read: raises Problem where the answer is not usable.
+            call: its rollout stays with one replica; its tries are noted in it.
 
         Raises:
             ModelFailure: no usable answer; its text names the model, the address, what came and what to check.
         """
-        if self._slots is None:
+
+        async def usable(turn: _Turn) -> Found:
+            answer = await turn.exchange.whole()
+            turn.settle(tokens_in(answer))
+            try:
+                return read(answer)
+            except ModelFailure:
+                raise
+            except Problem as error:
+                text = f"gave an unusable answer: {error.detail}"
+                raise Fault(ErrorKind.MODEL_BAD_RESPONSE, text) from error
+
+        found, turn = await self._answered(http, path, body, call, usable, accept="application/json")
+        turn.over()
+        return found
+
+    @asynccontextmanager
+    async def open_stream(
+        self, http: HttpClient, path: str, body: dict[str, Any], *, call: Call | None = None
+    ) -> AsyncIterator[ByteStream]:
+        """The answer to `body` as it comes, from its first event on; leaving the block ends the call at the endpoint.
+
+        Until the first event is there, a failed try is repeated as in `post`; an answer that begins with an error is
+        such a failure, too. Then nothing is repeated: iterating raises ModelFailure where the stream breaks off, stays
+        silent for `timeout`, goes on past `deadline` or grows too large. `ByteStream.whole` has the decoded answer
+        where the endpoint does not stream.
+
+        Raises:
+            ModelFailure: as `post`.
+        """
+
+        async def begun(turn: _Turn) -> Any:
+            return await turn.exchange.first_event()
+
+        whole, turn = await self._answered(http, path, body, call, begun, accept="text/event-stream")
+
+        def broken(fault: Fault) -> ModelFailure:
+            turn.pool.went_wrong(turn.place, fault.kind)
+            turn.tried.kind = fault.kind.value
+            failure = self._failure(fault, turn.exchange.url)
+            self._tell(failure, final=True)
+            return failure
+
+        stream = ByteStream(turn.exchange, whole, broken, count_tokens=turn.counts_tokens)
+        try:
+            yield stream
+        finally:
+            turn.settle(tokens_in(whole) if whole is not None else stream.tokens)
+            turn.over()
+
+    async def _answered[Found](
+        self,
+        http: HttpClient,
+        path: str,
+        body: dict[str, Any],
+        call: Call | None,
+        usable: Callable[[_Turn], Awaitable[Found]],
+        *,
+        accept: str,
+    ) -> tuple[Found, _Turn]:
+        """What `usable` makes of an answer, and the turn in which it came: end that."""
+        if self._pool is None:
             await self.open()
-        assert self._slots is not None
+        assert self._pool is not None
+        pool, deadline = self._pool, asyncio.get_running_loop().time() + self.deadline
         failures: Counter[ErrorKind] = Counter()
+        failed_at: set[Place] = set()
+        failure: ModelFailure | None = None
         while True:
             try:
-                async with self._slots:
-                    return await self._try(http, f"{self.base_url}{path}", body, read)
-            except ModelFailure as failure:
-                kind = failure.rollout_kind
+                async with asyncio.timeout_at(deadline):
+                    turn = await self._turn(pool, path, body, call, failed_at, deadline)
+            except TimeoutError as error:
+                raise failure or self._out_of_turn() from error
+            try:
+                return await self._try(http, turn, usable, accept), turn
+            except ModelFailure as raised:
+                turn.over()
+                failure, kind = raised, raised.rollout_kind
+                rest = None if failure.retry_after is None else min(failure.retry_after, LONGEST_PAUSE)
+                pool.went_wrong(turn.place, kind, rest)
                 failures[kind] += 1
-                final = failures[kind] >= TRIES[kind]
+                failed_at.add(turn.place)
+                wait = min(self.pause * 2 ** (failures.total() - 1), LONGEST_PAUSE) if rest is None else rest
+                most = TRIES[kind]
+                if kind in ELSEWHERE:
+                    most += len(pool.places) - 1
+                    wait = 0.0 if pool.others_are_well(failed_at) else wait
+                wait *= random.uniform(1.0, 1.25)
+                final = failures[kind] >= most or asyncio.get_running_loop().time() + wait >= deadline
                 self._tell(failure, final)
                 if final:
                     raise
-                grown = min(self.pause * 2 ** (failures.total() - 1), LONGEST_PAUSE)
-                wait = min(failure.retry_after, LONGEST_PAUSE) if failure.retry_after is not None else grown
-            await asyncio.sleep(wait * random.uniform(1.0, 1.25))
+            except BaseException:
+                turn.over()
+                raise
+            await asyncio.sleep(wait)
+
+    async def _turn(
+        self, pool: Pool, path: str, body: dict[str, Any], call: Call | None, avoid: set[Place], deadline: float
+    ) -> _Turn:
+        place = await pool.take(call.rollout if call is not None else "", avoid)
+        try:
+            # made only now, so that thousands that wait hold no second copy
+            sent = encoded(body)
+            rates = [self._rates, place.rates]
+            for rate in rates:
+                await rate.spend(len(sent) / BYTES_A_TOKEN)
+            left = deadline - asyncio.get_running_loop().time()
+            url = self._url(place.replica.url, path, body)
+            exchange = Exchange(url, seconds=min(self.timeout, left), idle=self.timeout, until=deadline)
+            tried = Try(place.replica.url)
+        except BaseException:
+            pool.leave(place)
+            raise
+        if call is not None and call.tries is not None:
+            call.tries.append(tried)
+        return _Turn(pool, place, exchange, sent, rates, tried)
 
     async def _try[Found](
-        self, http: HttpClient, url: str, body: dict[str, Any], read: Callable[[Any], Found]
+        self, http: HttpClient, turn: _Turn, usable: Callable[[_Turn], Awaitable[Found]], accept: str
     ) -> Found:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        turn.tried.kind = "cancelled"
         try:
-            answer = await http.request(
-                "POST", url, data=_encoded(body), headers=self._headers(), timeout=self.timeout, retry=False
-            )
-        except TimedOut as error:
-            raise self._failure(ErrorKind.MODEL_TIMED_OUT, url, f"did not answer within {self.timeout:g} s") from error
-        except Problem as error:
-            broken = isinstance(error.__cause__, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError)
-            what = "broke off" if broken else "could not be reached"
-            text = f"{what} ({_cause(error)})"
-            raise self._failure(ErrorKind.MODEL_UNAVAILABLE, url, text) from error
-        if answer.status != 200:
-            raise self._refused(answer)
-        try:
-            found = _decoded(answer.body)
-        except (ValueError, RecursionError) as error:
-            shown = f"{answer.body[:200].decode(errors='replace')!r}" if answer.body else "nothing"
-            raise self._failure(ErrorKind.MODEL_BAD_RESPONSE, url, f"answered {shown}, which is no JSON") from error
-        if isinstance(found, dict) and found.get("error") and not found.get("output"):
-            code, text = _error_of(found)
-            kind = ErrorKind.MODEL_RATE_LIMITED if "rate_limit" in code else ErrorKind.MODEL_UNAVAILABLE
-            raise self._failure(kind, url, f"answered with an error: {text}")
-        try:
-            return read(found)
-        except ModelFailure:
+            await turn.exchange.send(http, turn.sent, self._sent_headers(turn.place.replica, accept))
+            found = await usable(turn)
+        except Fault as fault:
+            turn.tried.kind = fault.kind.value
+            raise self._failure(fault, turn.exchange.url) from fault
+        except ModelFailure as failure:
+            turn.tried.kind = failure.rollout_kind.value
             raise
-        except Problem as error:
-            text = f"gave an unusable answer: {error.detail}"
-            raise self._failure(ErrorKind.MODEL_BAD_RESPONSE, url, text) from error
+        finally:
+            turn.tried.status = turn.exchange.status
+            turn.tried.seconds = loop.time() - began
+        turn.tried.kind = None
+        turn.pool.went_well(turn.place)
+        return found
+
+    def _sent_headers(self, replica: Replica, accept: str) -> dict[str, str]:
+        key = replica.api_key or self.api_key
+        sent = {"Content-Type": "application/json", "Accept": accept}
+        if key is not None:
+            sent |= self._key_headers(key.get_secret_value())
+        return sent | self._headers()
+
+    def _url(self, base_url: str, path: str, body: dict[str, Any]) -> str:
+        """Where a request goes."""
+        return f"{base_url}{path}"
+
+    def _key_headers(self, key: str) -> dict[str, str]:
+        """How the key is shown to the endpoint."""
+        return {"Authorization": f"Bearer {key}"}
 
     def _headers(self) -> dict[str, str]:
-        sent = {"Content-Type": "application/json", "Accept": "application/json"}
-        if self.api_key is not None:
-            sent["Authorization"] = f"Bearer {self.api_key.get_secret_value()}"
-        return sent | {name: value.get_secret_value() for name, value in self.headers.items()}
+        """Headers of every request beside the key's; they win."""
+        return {name: value.get_secret_value() for name, value in self.headers.items()}
 
-    def _refused(self, answer: Answer) -> ModelFailure:
-        body: Any = None
-        try:
-            body = _decoded(answer.body)
-            code, text = _error_of(body)
-        except (ValueError, RecursionError):
-            code, text = "", repr(answer.body[:200].decode(errors="replace")) if answer.body else "no body"
-        kind = _told_kind(body) or _kind_of(answer.status)
-        if code in _UNPAID:
-            kind = ErrorKind.MODEL_UNAUTHORIZED
-        wait = retry_after(answer.headers)
-        return self._failure(kind, answer.url, f"answered {answer.status}: {text}", retry_after=wait)
-
-    def _failure(self, kind: ErrorKind, url: str, text: str, *, retry_after: float | None = None) -> ModelFailure:
-        detail = f"model {self.name!r} at {url} {text}; {CHECK[kind]}"
-        for secret in [self.api_key, *self.headers.values()]:
+    def _failure(self, fault: Fault, url: str) -> ModelFailure:
+        detail = f"model {self.name!r} at {url} {fault.text}; {CHECK[fault.kind]}"
+        for secret in [self.api_key, *self.headers.values(), *(replica.api_key for replica in self.replicas)]:
             # an endpoint may repeat what it was sent
             if secret is not None and len(secret.get_secret_value()) > 3:
                 detail = detail.replace(secret.get_secret_value(), "***")
         # the text goes into the results, too
-        return ModelFailure(kind, logs.redact(detail), retry_after=retry_after)
+        return ModelFailure(fault.kind, logs.redact(detail), retry_after=fault.retry_after)
+
+    def _out_of_turn(self) -> ModelFailure:
+        text = (
+            f"model {self.name!r}: its turn did not come within deadline={self.deadline:g} s; raise its deadline, "
+            f"max_concurrency ({self.max_concurrency}) or rates, or ask fewer at once"
+        )
+        return ModelFailure(ErrorKind.MODEL_TIMED_OUT, text)
 
     def _tell(self, failure: ModelFailure, final: bool) -> None:
         if failure.rollout_kind not in self._told:
@@ -189,54 +320,26 @@ class Endpoint(Model):
             log.warning("%s (%s; %s)", failure.detail, failure.rollout_kind.value, more)
 
 
-def _kind_of(status: int) -> ErrorKind:
-    if status in (401, 402, 403, 407):
-        return ErrorKind.MODEL_UNAUTHORIZED
-    if status == 429:
-        return ErrorKind.MODEL_RATE_LIMITED
-    if status in (408, 504):
-        return ErrorKind.MODEL_TIMED_OUT
-    if status in (409, 425) or status >= 500:
-        return ErrorKind.MODEL_UNAVAILABLE
-    return ErrorKind.MODEL_REFUSED_REQUEST if status >= 400 else ErrorKind.MODEL_BAD_RESPONSE
+@dataclass(slots=True)
+class _Turn:
+    """What a call holds while it is made at a replica."""
 
+    pool: Pool
+    place: Place
+    exchange: Exchange
+    sent: bytes
+    rates: list[Rates]
+    tried: Try
 
-def _told_kind(body: Any) -> ErrorKind | None:
-    """The kind that a model served by gymbox gives with its refusal."""
-    told = body.get("rollout_kind") if isinstance(body, dict) else None
-    return next((kind for kind in TRIES if kind.value == told), None)
+    @property
+    def counts_tokens(self) -> bool:
+        return any(rate.counts_tokens for rate in self.rates)
 
+    def settle(self, tokens: int | None) -> None:
+        """The answer took so many tokens; None where it does not tell."""
+        for rate in self.rates if tokens is not None else ():
+            rate.correct((tokens or 0) - len(self.sent) / BYTES_A_TOKEN)
 
-def _error_of(body: Any) -> tuple[str, str]:
-    """Code and sentence of an error body, in any of the shapes that endpoints use."""
-    found = body.get("error", body) if isinstance(body, dict) else body
-    if not isinstance(found, dict):
-        return "", f"{found!r:.300}"
-    code = found.get("code") or found.get("type") or ""
-    text = found.get("message") or found.get("detail") or found
-    return str(code), text[:500] if isinstance(text, str) else f"{text!r:.500}"
-
-
-def _cause(error: Problem) -> str:
-    cause = error.__cause__
-    return f"{type(cause).__name__}: {cause}" if cause is not None else error.detail
-
-
-def _encoded(body: dict[str, Any]) -> bytes:
-    return json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
-
-
-def _decoded(body: bytes) -> Any:
-    """Strict JSON: no NaN, and no half of a surrogate pair, which could not be written to a record."""
-    found = strict_json(body)
-    return _whole(found) if b"\\ud" in body.lower() else found
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, list):
-        return [_whole(part) for part in value]
-    if isinstance(value, dict):
-        return {_whole(name): _whole(part) for name, part in value.items()}
-    return value
+    def over(self) -> None:
+        self.exchange.close()
+        self.pool.leave(self.place)

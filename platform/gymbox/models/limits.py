@@ -1,0 +1,61 @@
+"""Limits: how often a model may be asked, in requests and in tokens a minute."""
+
+from __future__ import annotations
+
+import asyncio
+
+BURST = 6.0
+"""Seconds whose share may be spent at once; endpoints measure over windows of one second up to a minute."""
+
+
+class Rate:
+    """So many units a minute, spent in the order of asking; made for thousands that wait.
+
+    The next free moment is kept (the generic cell rate algorithm), so waiting is one timer for each who waits.
+    """
+
+    def __init__(self, per_minute: float) -> None:
+        self._interval = 60 / per_minute
+        self._next = 0.0
+
+    async def spend(self, units: float) -> None:
+        """Return when `units` may be spent; who gives up waiting spends nothing."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self._next = max(self._next, now)
+        wait = self._next - now - BURST
+        self.correct(units)
+        if wait > 0:
+            try:
+                await asyncio.sleep(wait)
+            except asyncio.CancelledError:
+                self.correct(-units)
+                raise
+
+    def correct(self, units: float) -> None:
+        """Count `units` more (or fewer) than were spent; those who come later wait for them."""
+        self._next += units * self._interval
+
+
+class Rates:
+    """The rates of one model or replica."""
+
+    def __init__(self, requests_per_minute: float | None, tokens_per_minute: float | None) -> None:
+        self._requests = Rate(requests_per_minute) if requests_per_minute else None
+        self._tokens = Rate(tokens_per_minute) if tokens_per_minute else None
+
+    @property
+    def counts_tokens(self) -> bool:
+        return self._tokens is not None
+
+    async def spend(self, tokens: float) -> None:
+        """Return when a request of about so many tokens may be sent."""
+        if self._requests is not None:
+            await self._requests.spend(1)
+        if self._tokens is not None:
+            await self._tokens.spend(tokens)
+
+    def correct(self, tokens: float) -> None:
+        """The last request took so many tokens more than was thought."""
+        if self._tokens is not None:
+            self._tokens.correct(tokens)

@@ -25,15 +25,22 @@ _PATTERNS = re.compile(
     re.DOTALL,
 )
 _hidden: dict[str, str] = {}
+_secrets: set[str] = set()
 
 
 def hide(secret: str) -> None:
     """Never let this value into a log line, nor its Base64 or URL-encoded form. Short values are ignored."""
+    _secrets.add(secret)
     if len(secret) < 8:
         return
     mark = _mark(secret)
     forms = {secret, quote(secret, safe=""), base64.b64encode(secret.encode()).decode().rstrip("=")}
     _hidden.update(dict.fromkeys(forms, mark))
+
+
+def hidden() -> frozenset[str]:
+    """All values that were to be hidden, for other records than logs."""
+    return frozenset(_secrets)
 
 
 def redact(text: str) -> str:

@@ -17,6 +17,8 @@ from gymbox.environment import Environment
 from gymbox.errors import RolloutError, Stage
 from gymbox.http import HttpClient
 from gymbox.models import BoundModel, Model
+from gymbox.models.rollout_endpoints import RolloutEndpoints
+from gymbox.models.token_ids import mask_reason
 
 
 class RolloutSandbox(Protocol):
@@ -58,6 +60,9 @@ class RolloutResult(BaseModel):
     sandbox: str | None = None
     timings: dict[str, float] = Field(default_factory=dict)
     """Seconds of each stage: provision, reset, agent, verify, total."""
+    mask_sample: bool = False
+    """Not to be trained on, for `mask_reason`; the reward counts all the same."""
+    mask_reason: str | None = None
 
 
 async def run_rollout(
@@ -69,13 +74,14 @@ async def run_rollout(
     http: HttpClient,
     rollout_id: str,
     entered: Callable[[Stage], None] = lambda stage: None,
+    endpoints: RolloutEndpoints | None = None,
 ) -> RolloutResult:
     """Take one row all the way to a reward; whatever fails on the way is recorded in `error`, never raised.
 
     `entered` hears of each stage as it begins.
     """
     result = RolloutResult(rollout_id=rollout_id, task_id=str(row.get("id", "")), environment=environment.name)
-    bound = BoundModel(model, http, rollout=rollout_id, gold=row.get("gold_replies"))
+    bound = BoundModel(model, http, rollout=rollout_id, gold=row.get("gold_replies"), endpoints=endpoints)
     public = environment.public(row)
     clock = _Clock(result.timings, entered)
     try:
@@ -86,6 +92,7 @@ async def run_rollout(
                 await sandbox.reset(public)
                 clock.enter(Stage.AGENT)
                 result.response = await agent.run(Task.model_validate(public), bound, sandbox.tools)
+                result.mask_reason = mask_reason(result.response.output)
                 clock.enter(Stage.VERIFY)
                 verdict = await sandbox.verify(environment.for_verify(row), result.response)
                 result.reward, result.metrics = verdict.reward, verdict.metrics
@@ -93,6 +100,9 @@ async def run_rollout(
     except Exception as error:  # the one broad except: a bad rollout is data, not a crash
         if result.reward is None:  # once scored it stays so, whatever becomes of the sandbox
             result.error = RolloutError.at(clock.stage, error)
+    finally:
+        await bound.close()
+    result.mask_sample = result.mask_reason is not None
     clock.stop()
     return result
 

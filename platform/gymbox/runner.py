@@ -8,19 +8,27 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from gymbox_sandbox.responses import Response
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from gymbox import logs
 from gymbox.agents import Agent
 from gymbox.dataset import Dataset, Row, open_datasets
 from gymbox.environment import Environment
 from gymbox.errors import ErrorKind, Stage
 from gymbox.http import HttpClient
 from gymbox.models import Model
+from gymbox.models.capture import Capture, Mode
+from gymbox.models.cassettes import CALLS
+from gymbox.models.recorded import RecordedModel
+from gymbox.models.rollout_endpoints import RolloutEndpoints
+from gymbox.models.trajectories import has_token_ids, rebuilt, told_of
 from gymbox.results import RunFolder, Score, Status
 from gymbox.rollout import RolloutController, RolloutResult, run_rollout
 
@@ -57,8 +65,17 @@ class RunnerSettings(BaseModel):
     give_up_after: int = Field(10, ge=0)
     """Stop the run when this many rollouts have ended and every one with the same error, `model_unauthorized` or
     `model_unavailable`: all others would fail alike. 0: never."""
+    capture: Mode = "off"
+    """Whether the model's calls are recorded in the run's folder; `sampled`: those of a part of the rollouts."""
+    capture_rate: float = Field(0.1, ge=0, le=1)
+    """That part; the same rollouts in every run of the same tasks."""
     grace: float = Field(30, ge=0)
     """Seconds that running rollouts get to end after Ctrl-C; then they are dropped, for a resume to do again."""
+
+    @field_validator("capture", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value  # YAML's reading
 
     def inputs(self) -> dict[str, Any]:
         """The part on which the results depend."""
@@ -209,10 +226,20 @@ async def run(
         WriteFailed: a result could not be written; everything under way was dropped.
     """
     stop, drop = stop or asyncio.Event(), drop or asyncio.Event()
-    run = _Run(plan, agent, model, controller, http, folder, watcher, stop, drop, retry_pause)
     status: Status = "failed"
+    capture, settings = None, plan.settings
+    if settings.capture != "off":
+        rate, secrets = settings.capture_rate, logs.hidden()
+        capture = Capture(folder.path / CALLS, mode=settings.capture, rate=rate, secrets=secrets)
+        model = RecordedModel.of(model, capture)
+    endpoints = RolloutEndpoints(model, http)
+    run = _Run(plan, agent, model, controller, http, folder, watcher, stop, drop, retry_pause, endpoints, capture)
     try:
-        await run.work()
+        async with capture or nullcontext():
+            try:
+                await run.work()
+            finally:
+                await endpoints.close()
         if len(folder.done) == len(plan):
             status = "finished"
         elif not run.gave_up:
@@ -246,6 +273,8 @@ class _Run:
     stop: asyncio.Event
     drop: asyncio.Event
     retry_pause: float
+    endpoints: RolloutEndpoints
+    capture: Capture | None
     gave_up: str = ""
     heard: Counter[ErrorKind | None] = field(default_factory=Counter)
     """How rollouts have ended in this start of the run; None: with a reward."""
@@ -318,8 +347,18 @@ class _Run:
         sandbox = id if (manifest.starts, attempt) == (1, 1) else f"{id}.{manifest.starts}.{attempt}"
         entered = partial(self.watcher.entered, slot) if self.watcher else _unheard
         result = await run_rollout(
-            slot.row.fields, slot.environment, self.agent, self.model, self.controller, self.http, sandbox, entered
+            slot.row.fields,
+            slot.environment,
+            self.agent,
+            self.model,
+            self.controller,
+            self.http,
+            sandbox,
+            entered,
+            self.endpoints,
         )
+        if self.capture is not None and self.capture.records(sandbox):
+            result = await with_calls(result, self.capture, sandbox)
         return result.model_copy(update={"rollout_id": id})
 
     def _record(self, slot: Slot, result: RolloutResult, failed: list[RolloutResult]) -> dict[str, Any]:
@@ -340,6 +379,22 @@ class _Run:
             "attempts": len(failed) + 1,
             "failed_attempts": [attempt.model_dump(mode="json", include={"error", "timings"}) for attempt in failed],
         }
+
+
+async def with_calls(result: RolloutResult, capture: Capture, attempt: str) -> RolloutResult:
+    """The result with what its recorded calls tell: `calls` (their number, time, tokens and cost) and, where they bear
+    token ids, `_ng_token_capture`. An output without ids, as of an agent that knows nothing of tokens, becomes the
+    trajectory that was rebuilt; what cannot be trusted is masked."""
+    calls, missing = await capture.calls_of(attempt)
+    update: dict[str, Any] = {"calls": told_of(calls, missing)}
+    made = await asyncio.to_thread(rebuilt, calls, missing=missing, rollout=attempt)
+    if made.summary["generated_tokens_captured"]:
+        reason = result.mask_reason or made.mask_reason
+        update |= {"_ng_token_capture": made.summary, "mask_sample": reason is not None, "mask_reason": reason}
+        if result.response is not None and made.main is not None and not has_token_ids(result.response.output):
+            output = Response.model_validate({"output": made.main.output}).output
+            update["response"] = result.response.model_copy(update={"output": output})
+    return result.model_copy(update=update)
 
 
 def _unheard(stage: Stage) -> None:

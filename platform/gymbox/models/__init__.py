@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gymbox_sandbox.responses import Response, ResponsesParams
 from pydantic import BaseModel, ConfigDict
 
 from gymbox.http import HttpClient
 from gymbox.models.prices import Price
+
+if TYPE_CHECKING:
+    from gymbox.models.rollout_endpoints import RolloutEndpoint, RolloutEndpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,10 @@ class BoundModel:
     http: HttpClient
     rollout: str = ""
     gold: list[list[dict[str, Any]]] | None = None
+    endpoints: RolloutEndpoints | None = None
+    """Where endpoints come from; without it, this rollout gets a server of its own when it asks for one."""
     turns: int = field(default=0, init=False)
+    _own: RolloutEndpoints | None = field(default=None, init=False)
 
     @property
     def name(self) -> str:
@@ -83,3 +89,19 @@ class BoundModel:
         call = Call(http=self.http, rollout=self.rollout, turn=self.turns, gold=self.gold)
         self.turns += 1
         return await self.model.responses(params, call)
+
+    async def endpoint(self) -> RolloutEndpoint:
+        """An address of this machine at which the model answers in every dialect until the rollout ends, for agents
+        that bring a client of their own; its calls are recorded as this rollout's."""
+        if self.endpoints is None:
+            from gymbox.models.rollout_endpoints import RolloutEndpoints
+
+            self.endpoints = self._own = RolloutEndpoints(self.model, self.http)
+        return await self.endpoints.of(self.rollout, self.gold)
+
+    async def close(self) -> None:
+        """End the rollout's endpoint, if it had one; safe to call twice."""
+        if self.endpoints is not None:
+            self.endpoints.release(self.rollout)
+        if self._own is not None:
+            await self._own.close()

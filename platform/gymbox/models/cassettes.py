@@ -87,7 +87,7 @@ def cassette_files(path: Path) -> list[Path]:
             return files
     if path.is_file():
         return [path]
-    raise ConfigError(f"{path} holds no recorded model calls; record some with capture=on")
+    raise ConfigError(f"{path} holds no recorded model calls; record some with runner.capture=on")
 
 
 def recorded_calls(path: Path) -> Iterator[RecordedCall]:

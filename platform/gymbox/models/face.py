@@ -17,6 +17,7 @@ from starlette.responses import Response, StreamingResponse
 
 from gymbox.errors import AtCapacity, ErrorKind, Invalid, ModelFailure, Problem, TimedOut, Unavailable
 from gymbox.models import Model
+from gymbox.models.rollout_paths import RolloutPaths
 from gymbox.serving import new_app, problem_response
 
 _ANSWERS: dict[ErrorKind, tuple[type[Problem], int]] = {
@@ -45,6 +46,7 @@ def app_with(model: Model, title: str) -> FastAPI:
     app = new_app(title)
     app.router.lifespan_context = opened
     app.add_exception_handler(ModelFailure, _on_model_failure)
+    app.add_middleware(RolloutPaths)
     return app
 
 

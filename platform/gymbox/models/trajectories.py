@@ -349,3 +349,23 @@ def _summary(
 def has_token_ids(items: Sequence[Item]) -> bool:
     """Whether any of these items bears what was sampled."""
     return any((item.model_extra or {}).get(TOKEN_FIELDS[1]) for item in items)
+
+
+def told_of(calls: Sequence[RecordedCall], missing: int = 0) -> dict[str, Any]:
+    """Figures of a rollout's calls, for its record: how many, how long, how many tries failed, tokens and cost. A cost
+    is None where a model has no price."""
+    spent = [call.usage for call in calls if call.usage is not None]
+    costs = [call.cost for call in calls if call.cost is not None]
+    return {
+        "count": len(calls) + missing,
+        "failed": sum(call.error is not None for call in calls),
+        "cancelled": sum(call.cancelled for call in calls),
+        "missing": missing,
+        "retries": sum(max(0, len(call.tries) - 1) for call in calls),
+        "seconds": round(sum(call.seconds for call in calls), 6),
+        "input_tokens": sum(each.input_tokens for each in spent),
+        "cached_tokens": sum(each.cached_tokens for each in spent),
+        "output_tokens": sum(each.output_tokens for each in spent),
+        "reasoning_tokens": sum(each.reasoning_tokens for each in spent),
+        "cost": round(sum(costs), 12) if costs else None,
+    }

@@ -1,0 +1,163 @@
+"""Rollout endpoints: a model at an address of this machine, for agents that bring their own client (the OpenAI or
+Anthropic SDK, a framework, a command-line harness). Each rollout has a URL and a key of its own, so that each call is
+recorded as that rollout's."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from gymbox_sandbox.responses import Response, ResponsesParams
+from pydantic import PrivateAttr
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gymbox.errors import Gone, Unauthorized
+from gymbox.guard import bearer
+from gymbox.http import HttpClient
+from gymbox.models import Call, Model
+from gymbox.models.rollout_paths import rollout_in, rollout_path
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutEndpoint:
+    """Where one rollout's agent reaches its model, as long as the rollout runs."""
+
+    url: str
+    """Base URL for clients that add `/v1` themselves, as Anthropic's does."""
+    key: str = field(repr=False)
+    """API key; it opens this rollout's URL only."""
+    model: str
+    """Name to ask for."""
+
+    @property
+    def base_url(self) -> str:
+        """Base URL for clients that expect it to end in `/v1`, as OpenAI's does."""
+        return f"{self.url}/v1"
+
+
+class RolloutEndpoints:
+    """Hands out endpoints of a model; its server starts with the first one, on a free loopback port.
+
+    Args:
+        model: already open; it stays so.
+        http: the client that the model's calls go through; the caller's, and closed by the caller.
+    """
+
+    def __init__(self, model: Model, http: HttpClient) -> None:
+        self._http = http
+        self._model = _OfRollouts.of(model)
+        self._secret = secrets.token_bytes(32)
+        self._stack = AsyncExitStack()
+        self._starting = asyncio.Lock()
+        self._url = ""
+
+    async def of(self, rollout: str, gold: list[list[dict[str, Any]]] | None = None) -> RolloutEndpoint:
+        """The endpoint of a rollout, the same each time; until `release`."""
+        async with self._starting:
+            if not self._url:
+                await self._start()
+        self._model.running[rollout] = gold
+        return RolloutEndpoint(self._url + rollout_path(rollout), self._key(rollout), self._model.name)
+
+    def release(self, rollout: str) -> None:
+        """Refuse further calls of a rollout; safe to call twice."""
+        self._model.running.pop(rollout, None)
+
+    async def close(self) -> None:
+        """Stop the server; safe to call twice."""
+        self._model.running.clear()
+        self._url = ""
+        await self._stack.aclose()
+
+    async def _start(self) -> None:
+        # most runs need no server: its libraries are loaded where one does
+        from gymbox.guard import Guard
+        from gymbox.models.server import ModelServer
+        from gymbox.serving import Listener
+
+        app = ModelServer(self._model, self._http).setup_webserver()
+        guard = Guard(body_limit=64 * 1024 * 1024)
+        listener = await self._stack.enter_async_context(Listener(_Keys(app, self._key), guard, drain=1))
+        self._url = listener.url
+
+    def _key(self, rollout: str) -> str:
+        digest = hmac.new(self._secret, rollout.encode(), hashlib.sha256).hexdigest()
+        return f"gbx_key_{digest}"
+
+
+class _Keys:
+    """An ASGI app that answers only calls which bring the key of the rollout in their path."""
+
+    def __init__(self, app: ASGIApp, key: Any) -> None:
+        self.app = app
+        self._key = key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != "/healthz":
+            rollout = rollout_in(scope["path"])
+            headers = dict(scope["headers"])
+            brought = bearer(headers.get(b"authorization", b"")) or headers.get(b"x-api-key", b"").decode("latin-1")
+            if rollout is None or not hmac.compare_digest(brought.encode(), self._key(rollout).encode()):
+                raise Unauthorized("this is a rollout's model: use the URL and the key that the agent was given")
+        await self.app(scope, receive, send)
+
+
+class _OfRollouts(Model):
+    """The model, for rollouts that are running; opened and closed by whoever owns it."""
+
+    running: dict[str, list[list[dict[str, Any]]] | None] = {}
+    """Gold replies of each rollout, for a scripted model."""
+    _model: Model = PrivateAttr()
+
+    @classmethod
+    def of(cls, model: Model) -> _OfRollouts:
+        made = cls(name=model.name, running={})
+        made._model = model
+        return made
+
+    async def open(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    async def responses(self, params: ResponsesParams, call: Call) -> Response:
+        return await self._model.responses(params, self._known(call))
+
+    async def chat_completions(self, body: dict[str, Any], call: Call) -> dict[str, Any]:
+        return await self._model.chat_completions(body, self._known(call))
+
+    async def messages(self, body: dict[str, Any], call: Call) -> dict[str, Any]:
+        return await self._model.messages(body, self._known(call))
+
+    async def count_tokens(self, body: dict[str, Any], call: Call) -> int:
+        return await self._model.count_tokens(body, self._known(call))
+
+    async def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[dict[str, Any]]:
+        async for event in _through(self._model.stream(params, self._known(call))):
+            yield event
+
+    async def chat_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[dict[str, Any]]:
+        async for chunk in _through(self._model.chat_stream(body, self._known(call))):
+            yield chunk
+
+    async def messages_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[dict[str, Any]]:
+        async for event in _through(self._model.messages_stream(body, self._known(call))):
+            yield event
+
+    def _known(self, call: Call) -> Call:
+        if call.rollout not in self.running:
+            raise Gone(f"rollout {call.rollout or '(none)'} has ended, and its model with it")
+        return replace(call, gold=self.running[call.rollout])
+
+
+async def _through(events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
+    async with aclosing(cast(Any, events)) as open_events:
+        async for event in open_events:
+            yield event

@@ -13,20 +13,32 @@ from starlette.types import Receive
 async def unless_hung_up[Result](receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
     """The result of `work`, which is cancelled when the caller hangs up; the request's body has been read.
 
+    The work runs in the task that calls this, and has ended, its cleaning up included, when this ends.
+
     Raises:
         ClientDisconnect: the caller hung up.
     """
-    working = asyncio.create_task(work)
-    hanging_up = asyncio.create_task(_hang_up(receive))
+    task = asyncio.current_task()
+    assert task is not None
+    hung_up = over = False
+
+    def on_end(_: asyncio.Task[None]) -> None:
+        nonlocal hung_up
+        if not over:
+            hung_up = True
+            task.cancel()
+
+    cancelled_before = task.cancelling()
+    watch = asyncio.create_task(_hang_up(receive))
+    watch.add_done_callback(on_end)
     try:
-        await asyncio.wait({working, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return working.result()
+        return await work
     finally:
-        hanging_up.cancel()
-        working.cancel()
-        await asyncio.wait({working})
+        over = True
+        watch.cancel()
+        # where somebody else has cancelled it meanwhile, that is what it ends of
+        if hung_up and task.uncancel() <= cancelled_before:
+            raise ClientDisconnect
 
 
 async def _hang_up(receive: Receive) -> None:

@@ -1,8 +1,8 @@
 """Judge: what `verify` asks a model, by way of whoever called verify.
 
-A sandbox has no network and no key, and gets none for this. Questions leave in the answer to `POST /verify`, and what
-is answered comes back in the body of `POST /verify/answers` (see wire.py): there is no socket for an agent to find, and
-nobody can ask before verify has begun. Imported only where it is used.
+A sandbox has no network and no key, and gets none for this. Questions leave in the answer to `POST /verify`; answers
+come back in the body of `POST /verify/answers` (see wire.py). So there is no socket for an agent to find, and none can
+ask before verify has begun. Imported only where it is used.
 """
 
 from __future__ import annotations

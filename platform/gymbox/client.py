@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from gymbox_sandbox.lifecycle import ROLLOUT_HEADER, CreateSandbox, Ended, SandboxView
 
-from gymbox.environment import Environment, Manifest
+from gymbox.environment import Environment, EnvironmentView, Manifest
 from gymbox.errors import AtCapacity, Gone, Invalid, NotFound, Problem, SandboxEnded, StartFailed, Unavailable
 from gymbox.http import Answer, HttpClient
 from gymbox.sandbox_client import ENDED_WAIT, PAUSE, TRIES, Reach, SandboxClient
@@ -124,13 +124,19 @@ class ControllerClient:
         """The manifests of what sandboxes can be made of."""
         return [Manifest.model_validate(manifest) for manifest in await self._json("GET", "/environments")]
 
-    async def environment(self, name: str) -> Manifest:
-        """One environment's manifest.
+    async def environment(self, name: str, *, prepare: bool = False, timeout: float = 3600) -> EnvironmentView:
+        """One environment's manifest, and what its sandboxes are made with there.
+
+        Args:
+            prepare: have its image made, where it is missing, and tell which it is.
 
         Raises:
             NotFound: there is none of that name.
+            Invalid: its image does not build; `extra["log"]` ends with the failing step.
         """
-        return Manifest.model_validate(await self._json("GET", f"/environments/{name}"))
+        query = {"prepare": "true"} if prepare else {}
+        found = await self._json("GET", f"/environments/{name}", params=query, timeout=timeout if prepare else 60)
+        return EnvironmentView.model_validate(found)
 
     async def judge(self) -> Judge:
         """The judge of this client, or else of the proxy, found when it is first needed.

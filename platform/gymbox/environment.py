@@ -119,6 +119,17 @@ class Manifest(_Strict):
         return {True: {}, False: None}[value] if isinstance(value, bool) else value
 
 
+class EnvironmentView(Manifest):
+    """An environment as a controller shows it: its manifest, and what its sandboxes are made with there."""
+
+    provider: str
+    """What holds them, and how isolated they are."""
+    versions: dict[str, str] = Field(default_factory=dict)
+    """Of what holds them: `docker` is the engine's."""
+    prepared: str | None = None
+    """Its content-addressed image, where that was asked for and the provider has images."""
+
+
 @dataclass(frozen=True)
 class Environment:
     """A folder with its manifest; `digest` changes when anything that goes into its image does."""

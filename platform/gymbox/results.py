@@ -92,10 +92,11 @@ class RunManifest(BaseModel):
     settings: dict[str, Any]
     """All settings of the last start, secrets replaced by stars."""
     provider: str | None = None
-    """What held the sandboxes of the last start, and how isolated they were; None where a running controller did."""
+    """What held the sandboxes of the last start, and how isolated they were."""
     images: dict[str, str | None] = Field(default_factory=dict)
     """Content-addressed image of each environment, where the provider has images."""
     versions: dict[str, str]
+    """Of the last start: Python, packages, and of what held the sandboxes (`docker` is the engine's)."""
     planned: int
     done: int = 0
     scored: int = 0
@@ -148,6 +149,7 @@ class RunFolder:
         retry_failed: bool = False,
         provider: str | None = None,
         images: dict[str, str | None] | None = None,
+        versions: dict[str, str] | None = None,
     ) -> RunFolder:
         """A new run in `path`, or with `resume` the one that is there (a new one if there is none).
 
@@ -161,7 +163,7 @@ class RunFolder:
         try:
             before = cls.check(path, inputs=inputs, resume=resume)
             path.mkdir(parents=True, exist_ok=True)
-            now, versions = datetime.now(UTC), _versions()
+            now, versions = datetime.now(UTC), {**_versions(), **(versions or {})}
             manifest = RunManifest(
                 run=before.run if before else secrets.token_hex(4),
                 starts=before.starts + 1 if before else 1,

@@ -26,10 +26,11 @@ from gymbox.config import Settings, compose, record
 from gymbox.controller.settings import ControllerSettings
 from gymbox.embedded import EmbeddedController
 from gymbox.environment import Catalog, Environment
-from gymbox.errors import ConfigError, ImageBuildFailed, Problem, nearest
+from gymbox.errors import ConfigError, Problem, nearest
 from gymbox.http import HttpClient
 from gymbox.judge import Judge
 from gymbox.progress import Progress, show
+from gymbox.providers import isolation_of, versions_of
 from gymbox.results import RunFolder, WriteFailed
 from gymbox.rollout import RolloutController
 from gymbox.runner import Plan, Summary, run
@@ -127,6 +128,7 @@ class Run:
                     settings=self.settings.record(),
                     provider=sandboxes.provider,
                     images=sandboxes.images,
+                    versions=sandboxes.versions,
                     planned=len(plan),
                     resume=runner.resume,
                     retry_failed=runner.retry_failed,
@@ -175,7 +177,10 @@ class Run:
             async with judge_of(self.settings, http) as judge:
                 client = ControllerClient(self.settings.controller, admin_token(), http, judge=judge)
                 await check(client, environments)
-                yield _Sandboxes(client)
+                with self._preparing():
+                    views = [await client.environment(each.name, prepare=True) for each in environments]
+                images = {view.name: view.prepared for view in views}
+                yield _Sandboxes(client, views[0].provider, images, views[0].versions)
             return
         limits = ControllerSettings(port=0, max_sandboxes=self.settings.runner.concurrency)
         provider = self.settings.provider
@@ -188,21 +193,22 @@ class Run:
                         provider, found, state_folder(), admin_token(), http, settings=limits, judge=judge
                     )
                 )
-                with self._patience("building images; the first time, this takes minutes"):
-                    images = {environment.name: await provider.prepare(environment) for environment in environments}
-            except ImageBuildFailed as error:
-                raise ConfigError(f"{error.detail}\n{error.log}".rstrip()) from error
             except Problem as error:
                 raise ConfigError(error.detail) from error
-            isolation = getattr(provider, "isolation_note", "").partition(":")[0]
-            yield _Sandboxes(embedded, isolation or provider.name, images, lambda: embedded.sandboxes.containers)
+            with self._preparing():
+                images = {environment.name: await provider.prepare(environment) for environment in environments}
+            isolation, versions = isolation_of(provider), versions_of(provider)
+            yield _Sandboxes(embedded, isolation, images, versions, lambda: embedded.sandboxes.containers)
 
     @contextmanager
-    def _patience(self, text: str) -> Iterator[None]:
-        """Say what is going on where it takes more than a moment."""
+    def _preparing(self) -> Iterator[None]:
+        """While images are made: say so where it takes more than a moment, and why where it fails."""
+        text = "building images; the first time, this takes minutes"
         told = asyncio.get_running_loop().call_later(2, self.console.print, text)
         try:
             yield
+        except Problem as error:
+            raise ConfigError(f"{error.detail}\n{error.extra.get('log', '')}".rstrip()) from error
         finally:
             told.cancel()
 
@@ -268,12 +274,14 @@ async def judge_of(settings: Settings, http: HttpClient) -> AsyncIterator[Judge 
 
 @dataclass
 class _Sandboxes:
-    """Where a run's sandboxes come from; what is None only a controller elsewhere knows."""
+    """Where a run's sandboxes come from, and what they are made with."""
 
     controller: RolloutController
-    provider: str | None = None
-    images: dict[str, str | None] | None = None
+    provider: str
+    images: dict[str, str | None]
+    versions: dict[str, str]
     count: Callable[[], int] | None = None
+    """Containers that run or start; None where only a controller elsewhere knows."""
 
 
 class _Found(Catalog):

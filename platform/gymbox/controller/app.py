@@ -10,10 +10,11 @@ from fastapi import FastAPI, Query, Response
 from gymbox_sandbox import __version__
 from gymbox_sandbox.lifecycle import CreateSandbox, RenewSandbox, SandboxView
 
+from gymbox.controller.environments import environment_view
 from gymbox.controller.metrics import CONTENT_TYPE
 from gymbox.controller.sandboxes import Sandboxes
-from gymbox.environment import Catalog, Manifest
-from gymbox.errors import AtCapacity, ConfigError, Conflict, Gone, NotFound, Unavailable
+from gymbox.environment import Catalog, EnvironmentView, Manifest
+from gymbox.errors import AtCapacity, ConfigError, Conflict, Gone, Invalid, NotFound, Unavailable
 from gymbox.serving import answers, new_app
 
 LONGEST_WAIT = 60.0
@@ -28,7 +29,7 @@ def controller_app(sandboxes: Sandboxes, catalog: Catalog) -> FastAPI:
         description="Creates, shows, renews and deletes sandboxes. Tools and verify are called through the proxy.",
     )
     _add_sandboxes(app, sandboxes)
-    _add_environments(app, catalog)
+    _add_environments(app, catalog, sandboxes)
 
     @app.get("/healthz", tags=["controller"])
     async def healthz() -> dict[str, str]:
@@ -107,7 +108,7 @@ def _add_sandboxes(app: FastAPI, sandboxes: Sandboxes) -> None:
         return Response(await sandboxes.logs(id, tail), media_type="text/plain; charset=utf-8")
 
 
-def _add_environments(app: FastAPI, catalog: Catalog) -> None:
+def _add_environments(app: FastAPI, catalog: Catalog, sandboxes: Sandboxes) -> None:
     @app.get("/environments", tags=["environments"])
     async def environments() -> list[Manifest]:
         """What sandboxes can be made of; an environment whose manifest is wrong is left out."""
@@ -119,13 +120,17 @@ def _add_environments(app: FastAPI, catalog: Catalog) -> None:
                 continue
         return found
 
-    @app.get("/environments/{name}", tags=["environments"], responses=answers(NotFound))
-    async def environment(name: str) -> Manifest:
-        """One environment's manifest."""
+    @app.get("/environments/{name}", tags=["environments"], responses=answers(NotFound, Invalid, Unavailable))
+    async def environment(
+        name: str, prepare: Annotated[bool, Query(description="make its image first, where it is missing")] = False
+    ) -> EnvironmentView:
+        """One environment's manifest, and what its sandboxes are made with here. With `prepare` it may take minutes,
+        and an image that does not build is refused with 422 and the failing step's log."""
         try:
-            return catalog[name].manifest
+            found = catalog[name]
         except ConfigError as error:
             raise NotFound(str(error)) from error
+        return await environment_view(found, sandboxes.provider, prepare=prepare)
 
 
 async def _at_most(seconds: float, wait: Callable[[], Any]) -> None:

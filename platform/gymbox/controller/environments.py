@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gymbox.environment import Catalog, Environment
+from gymbox.environment import Catalog, Environment, EnvironmentView
+from gymbox.providers import SandboxProvider, isolation_of, versions_of
 
 _Signature = tuple[tuple[str, int, int], ...]
 
@@ -27,6 +28,24 @@ class LoadedEnvironments:
         environment = self._catalog[name]
         self._loaded[name] = _signature(environment), environment
         return environment
+
+
+async def environment_view(environment: Environment, provider: SandboxProvider, *, prepare: bool) -> EnvironmentView:
+    """An environment, and what its sandboxes are made with.
+
+    Args:
+        prepare: make its image now, where it is missing, and tell which it is.
+
+    Raises:
+        ImageBuildFailed: with the failing step's log.
+        Unavailable: the provider cannot hold it, or does not answer.
+    """
+    return EnvironmentView(
+        **environment.manifest.model_dump(),
+        provider=isolation_of(provider),
+        versions=versions_of(provider),
+        prepared=await provider.prepare(environment) if prepare else None,
+    )
 
 
 def _signature(environment: Environment) -> _Signature:

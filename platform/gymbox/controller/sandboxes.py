@@ -105,7 +105,7 @@ class Sandboxes:
         self.metrics = Metrics(self)
         self.environments = environments
         self.draining = False
-        self._provider = provider
+        self.provider = provider
         self.proxy_url = proxy_url
         self._state = state
         self._routes = routes
@@ -251,7 +251,7 @@ class Sandboxes:
                 "id": sandbox.id,
                 "environment": sandbox.environment.name,
                 "status": self.status(sandbox),
-                "provider": self._provider.name,
+                "provider": self.provider.name,
                 "image": container.started.image if container.started else None,
                 "container": container.id,
                 "url": self.proxy_url and f"{self.proxy_url}/sandboxes/{sandbox.id}",

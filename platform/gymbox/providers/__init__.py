@@ -63,6 +63,16 @@ OnPhase = Callable[[str], None]
 """Called with "created" and "started" as `start` gets there."""
 
 
+def isolation_of(provider: SandboxProvider) -> str:
+    """Its name, and what isolation its sandboxes lack where it says so (`isolation_note`)."""
+    return getattr(provider, "isolation_note", "").partition(":")[0] or provider.name
+
+
+def versions_of(provider: SandboxProvider) -> dict[str, str]:
+    """Versions of the technology of a provider that is open, as far as it tells them (`versions`)."""
+    return dict(getattr(provider, "versions", {}))
+
+
 class SandboxProvider(Protocol):
     """Starts, stops and lists sandboxes. Three verbs; `prepare` and `logs` serve them."""
 

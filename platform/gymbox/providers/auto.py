@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import ConfigDict
 
 from gymbox.errors import Unavailable
-from gymbox.providers import OnEnd, SandboxProvider
+from gymbox.providers import OnEnd, SandboxProvider, versions_of
 from gymbox.providers.docker import DockerProvider
 from gymbox.providers.forwarding import Forwarding
 from gymbox.providers.process import ProcessProvider
@@ -27,6 +27,11 @@ class AutoProvider(Forwarding[SandboxProvider]):
     def isolation_note(self) -> str:
         """What the chosen one says that its sandboxes lack; `""` if nothing."""
         return getattr(self._worker, "isolation_note", "")
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """What the chosen one says."""
+        return versions_of(self._worker) if self._worker else {}
 
     async def open(self, controller_id: str, on_end: OnEnd) -> None:
         """

@@ -89,6 +89,11 @@ class DockerProvider(Forwarding["Containers"]):
             raise
         self._worker = containers
 
+    @property
+    def versions(self) -> dict[str, str]:
+        """The engine's, while it is open."""
+        return {"docker": self._worker.engine.version} if self._worker else {}
+
     def container(self, spec: StartSpec, image: str, controller_id: str, server: User) -> Body:
         """What the engine is asked to create; tests override it to see what happens when that goes wrong."""
         return container_config(spec, image, controller_id, server_command(spec.environment, server))

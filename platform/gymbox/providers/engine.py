@@ -41,6 +41,8 @@ class Engine:
         self.host = host or DEFAULT_HOST
         self.api: Any = None
         """The client, once connected. It has no types."""
+        self.version = ""
+        """Of the engine, once connected."""
         self._is_usual = host is None
         self._size = threads
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="docker")
@@ -68,6 +70,7 @@ class Engine:
         if not is_here(info, self.host):
             api.close()
             raise self._elsewhere(info["OperatingSystem"])
+        self.version = str(info["ServerVersion"])
         return api
 
     def _elsewhere(self, what: str) -> Unavailable:

@@ -73,7 +73,9 @@ async def test_the_end_can_be_waited_for(client):
 
 async def test_environments_are_listed_and_shown(client):
     assert {"counter", "weather"} <= {manifest.name for manifest in await client.environments()}
-    assert (await client.environment("counter")).hidden_fields == ["expected_count"]
+    shown = await client.environment("counter", prepare=True)
+    assert shown.hidden_fields == ["expected_count"]
+    assert shown.provider.startswith("process provider") and (shown.versions, shown.prepared) == ({}, None)
     with pytest.raises(NotFound, match="did you mean 'counter'"):
         await client.environment("countre")
     with pytest.raises(NotFound, match="did you mean 'counter'"):

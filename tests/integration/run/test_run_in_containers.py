@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gymbox.embedded import EmbeddedController
+from gymbox.environment import Catalog
+from gymbox.http import HttpClient
+from gymbox.providers.docker import DockerProvider
 
 from .conftest import Gymbox
 
@@ -34,6 +38,7 @@ async def test_tasks_go_all_the_way_in_containers_and_none_is_left(gymbox: Gymbo
     assert [line["reward"] for line in gymbox.lines("out")] == [1.0] * 4
     manifest = gymbox.read("out", "manifest.json")
     assert set(manifest["images"]) == {"counter", "weather"} and all(manifest["images"].values())
+    assert manifest["versions"]["docker"] == (await asyncio.to_thread(engine.version))["Version"]
     assert await containers_of(engine, manifest["run"]) == []
 
 
@@ -51,6 +56,29 @@ async def test_an_image_that_does_not_build_shows_the_failing_step_and_starts_no
     assert ended.code == 2
     assert "the reason" in ended.err and "Traceback" not in ended.err
     assert not (gymbox.folder / "runs").exists()
+
+
+async def test_a_running_controller_tells_its_engine_and_images_and_why_one_does_not_build(
+    gymbox: Gymbox, engine: Any, state_folder: Path, token: str, http: HttpClient
+) -> None:
+    folder = gymbox.folder / "environments" / "broken"
+    shutil.copytree(ENVIRONMENTS / "counter", folder, ignore=shutil.ignore_patterns("__pycache__", "tests"))
+    (folder / "Dockerfile").write_text("ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nRUN echo the reason; exit 3\n")
+    with (folder / "environment.yaml").open("a") as text:
+        text.write("\nimage: {dockerfile: Dockerfile}\n")
+    provider = DockerProvider(build_folder=gymbox.folder / "builds")
+    catalog = Catalog([ENVIRONMENTS, folder.parent])
+    async with EmbeddedController(provider, catalog, state_folder, token, http) as controller:
+        gymbox.variables["GYMBOX_TOKEN"] = token
+        arguments = ("model=scripted", f"controller={controller.url}", "runner.limit=1", "runner.output=out")
+        good = await gymbox.run("environment=counter", *arguments)
+        bad = await gymbox.run(f"environment={folder}", *arguments[:-1])
+
+    assert good.code == 0, good.err
+    manifest = gymbox.read("out", "manifest.json")
+    assert manifest["provider"] == "docker" and manifest["images"]["counter"]
+    assert manifest["versions"]["docker"] == (await asyncio.to_thread(engine.version))["Version"]
+    assert bad.code == 2 and "the reason" in bad.err and not (gymbox.folder / "runs").exists()
 
 
 async def test_the_next_run_removes_the_containers_of_a_killed_one_and_goes_on(gymbox: Gymbox, engine: Any) -> None:

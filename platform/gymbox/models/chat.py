@@ -11,7 +11,7 @@ from gymbox.models.chat_answers import response_from_chat
 from gymbox.models.chat_requests import chat_from_params
 from gymbox.models.endpoint import Endpoint
 from gymbox.models.structured import check_structured
-from gymbox.models.token_ids import prefix_is_kept, token_ids_of
+from gymbox.models.token_ids import echo_token_ids, with_prefix_mark
 
 
 class ChatModel(Endpoint):
@@ -25,32 +25,29 @@ class ChatModel(Endpoint):
     """Where earlier reasoning goes back to the model: a field of the assistant's message, `<think>` tags before its
     text, or (null) nowhere. In answers all of them are understood."""
     token_ids: bool = False
-    """Ask for the sampled token ids and their log-probs (vLLM's `return_token_ids`) and keep them for training, on the
-    last output item of each answer. An answer without them, or with ids that conflict, is no usable answer; one whose
-    prompt does not begin with what was sampled before is marked `token_prefix_broken`: do not train across it."""
+    """Ask for the sampled token ids and their log-probs (`return_token_ids` of vLLM and SGLang) and keep them for
+    training, on the last output item of each answer. An answer without them, or with ids that conflict, is no usable
+    answer; one whose prompt does not begin with what was sampled before is marked `mask_sample` with the reason, and
+    so is the rollout: do not train across it."""
+    token_echo: bool = True
+    """With `token_ids`: send the ids of the last sampled turn back on its message, so that a server which goes on from
+    them (NeMo RL's, say) keeps the prefix exact; others ignore the fields."""
 
     async def responses(self, params: ResponsesParams, call: Call) -> Response:
         merged = ResponsesParams.model_validate({**self.params, **_given(params)})
         body = chat_from_params(merged, reasoning_field=self.reasoning_field) | {"model": self.name}
         if self.token_ids:
             body |= {"logprobs": True, "return_token_ids": True}
+            if self.token_echo:
+                body["messages"] = echo_token_ids(body["messages"], merged.items)
 
         def read(answer: Any) -> Response:
             response = response_from_chat(answer, max_output_tokens=merged.max_output_tokens, token_ids=self.token_ids)
             check_structured(merged, response)
-            return _with_prefix_mark(merged, response)
+            return with_prefix_mark(merged.items, response)
 
-        return await self.post(call.http, "/chat/completions", body, read)
+        return await self.post(call.http, "/chat/completions", body, read, call=call)
 
 
 def _given(params: ResponsesParams) -> dict[str, Any]:
     return {name: value for name, value in params.dump().items() if value is not None}
-
-
-def _with_prefix_mark(params: ResponsesParams, response: Response) -> Response:
-    last = response.output[-1]
-    found = token_ids_of(last)
-    if not found or prefix_is_kept(params.items, found["prompt_token_ids"]):
-        return response
-    marked = last.model_copy(update={"token_prefix_broken": True})
-    return response.model_copy(update={"output": [*response.output[:-1], marked]})

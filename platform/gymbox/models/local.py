@@ -169,7 +169,7 @@ class LocalModel(Model):
         self, body: dict[str, Any], call: Call, read: Callable[[Any], Response] = response_from_chat
     ) -> Response:
         assert self._endpoint is not None
-        return await self._endpoint.post(call.http, "/chat/completions", body, read)
+        return await self._endpoint.post(call.http, "/chat/completions", body, read, call=call)
 
 
 def bundled_model() -> Path:

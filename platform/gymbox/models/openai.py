@@ -13,8 +13,9 @@ from gymbox.models import Call
 from gymbox.models.chat_messages import object_arguments
 from gymbox.models.endpoint import BaseUrl, Endpoint
 from gymbox.models.structured import check_structured
-from gymbox.models.token_ids import TOKEN_FIELDS
+from gymbox.models.token_ids import MASK_FIELDS, TOKEN_FIELDS, with_prefix_mark
 
+_OF_TRAINING = (*TOKEN_FIELDS, *MASK_FIELDS)
 _FINISHED = ("completed", "incomplete")
 
 
@@ -34,9 +35,9 @@ class OpenAIModel(Endpoint):
         def read(answer: Any) -> Response:
             response = read_response(answer)
             check_structured(params, response)
-            return response
+            return with_prefix_mark(params.items, response)
 
-        return await self.post(call.http, "/responses", body, read)
+        return await self.post(call.http, "/responses", body, read, call=call)
 
     def _headers(self) -> dict[str, str]:
         named = {"OpenAI-Organization": self.organization, "OpenAI-Project": self.project}
@@ -64,7 +65,7 @@ def request_body(params: ResponsesParams, defaults: dict[str, Any]) -> dict[str,
 
 def _sent(item: dict[str, Any]) -> dict[str, Any]:
     """An input item as servers accept it: no nulls, nothing that only training needs, arguments that parse."""
-    item = {name: value for name, value in item.items() if value is not None and name not in TOKEN_FIELDS}
+    item = {name: value for name, value in item.items() if value is not None and name not in _OF_TRAINING}
     if item.get("type") == "function_call":
         item["arguments"] = object_arguments(item["arguments"])
     if item.get("role") == "assistant" and isinstance(item.get("content"), list):

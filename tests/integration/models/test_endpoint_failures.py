@@ -333,9 +333,13 @@ async def test_token_ids_are_asked_for_and_a_broken_prefix_is_marked_38(stub: An
     more = ResponsesParams(input=[*PARAMS.items, *first.output, *PARAMS.items])
     kept = await asked.responses(more, Call(http))
     broken = await asked.responses(more, Call(http))
-    assert "token_prefix_broken" not in kept.dump()["output"][-1]
-    assert broken.dump()["output"][-1]["token_prefix_broken"] is True
-    assert "generation_token_ids" not in json.dumps(stub.bodies)
+    assert "mask_sample" not in kept.dump()["output"][-1]
+    last = broken.dump()["output"][-1]
+    assert last["mask_sample"] is True and "differs at token 1" in last["mask_reason"]
+    assert stub.bodies[1]["messages"][1]["generation_token_ids"] == [9]
+    without = ChatModel(name="m", base_url=stub.url, token_ids=True, token_echo=False)
+    await without.responses(more, Call(http))
+    assert "generation_token_ids" not in json.dumps(stub.bodies[-1])
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://x", "http://me:pw@host/v1", ""])

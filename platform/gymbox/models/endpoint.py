@@ -104,11 +104,14 @@ class Endpoint(Model):
         return self
 
     async def open(self) -> None:
-        urls = [self.base_url] if isinstance(self.base_url, str) else self.base_url or []
-        replicas = self.replicas or [Replica(url=url) for url in urls]
+        replicas = self._replicas()
         self._rates = Rates(self.requests_per_minute, self.tokens_per_minute)
         # the first time, a replica is left alone for about as long as its three failures took
         self._pool = Pool(replicas, max_concurrency=self.max_concurrency, pause=8 * self.pause)
+
+    def _replicas(self) -> list[Replica]:
+        urls = [self.base_url] if isinstance(self.base_url, str) else self.base_url or []
+        return self.replicas or [Replica(url=url) for url in urls]
 
     async def close(self) -> None:
         if self._pool is not None:
@@ -246,8 +249,7 @@ class Endpoint(Model):
             for rate in rates:
                 await rate.spend(len(sent) / BYTES_A_TOKEN)
             left = deadline - asyncio.get_running_loop().time()
-            url = self._url(place.replica.url, path, body)
-            exchange = Exchange(url, seconds=min(self.timeout, left), idle=self.timeout, until=deadline)
+            exchange = self._exchange(place.replica, path, body, seconds=min(self.timeout, left), until=deadline)
             tried = Try(place.replica.url)
         except BaseException:
             pool.leave(place)
@@ -285,7 +287,13 @@ class Endpoint(Model):
             sent |= self._key_headers(key.get_secret_value())
         return sent | self._headers()
 
-    def _url(self, base_url: str, path: str, body: dict[str, Any]) -> str:
+    def _exchange(
+        self, replica: Replica, path: str, body: dict[str, Any], *, seconds: float, until: float
+    ) -> Exchange:
+        """How a request is made: see `Exchange` for `seconds` and `until`."""
+        return Exchange(self._url(replica.url, path), seconds=seconds, idle=self.timeout, until=until)
+
+    def _url(self, base_url: str, path: str) -> str:
         """Where a request goes."""
         return f"{base_url}{path}"
 
@@ -297,9 +305,12 @@ class Endpoint(Model):
         """Headers of every request beside the key's; they win."""
         return {name: value.get_secret_value() for name, value in self.headers.items()}
 
+    def _secrets(self) -> list[SecretStr | None]:
+        return [self.api_key, *self.headers.values(), *(replica.api_key for replica in self.replicas)]
+
     def _failure(self, fault: Fault, url: str) -> ModelFailure:
         detail = f"model {self.name!r} at {url} {fault.text}; {CHECK[fault.kind]}"
-        for secret in [self.api_key, *self.headers.values(), *(replica.api_key for replica in self.replicas)]:
+        for secret in self._secrets():
             # an endpoint may repeat what it was sent
             if secret is not None and len(secret.get_secret_value()) > 3:
                 detail = detail.replace(secret.get_secret_value(), "***")

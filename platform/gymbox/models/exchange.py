@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -12,7 +11,7 @@ import aiohttp
 
 from gymbox.errors import ErrorKind
 from gymbox.http import CONNECT, HttpClient, retry_after
-from gymbox.models.strict_json import strict_json
+from gymbox.models.strict_json import json_bytes, strict_json
 
 LARGEST_ANSWER = 64 * 1024 * 1024
 """Bytes, after decompression; more is no answer."""
@@ -316,7 +315,7 @@ def tokens_in(answer: Any) -> int | None:
 
 def encoded(body: dict[str, Any]) -> bytes:
     """A request's bytes."""
-    return json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+    return json_bytes(body)
 
 
 def decoded(body: bytes) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 from gymbox_sandbox.responses import (
     FunctionCall,
     FunctionCallOutput,
+    Item,
     Message,
     Response,
     ResponsesParams,
@@ -22,12 +23,13 @@ from gymbox_sandbox.responses import (
 )
 from pydantic import Field, PrivateAttr, SecretStr
 
-from gymbox.errors import ConfigError, Invalid
+from gymbox.errors import ConfigError, ErrorKind, Invalid, ModelFailure
 from gymbox.models import Call, Model
 from gymbox.models.chat import ChatModel
 from gymbox.models.chat_answers import response_from_chat
 from gymbox.models.chat_requests import chat_from_params
 from gymbox.models.structured import check_structured
+from gymbox.models.token_ids import sampled_ids, token_ids_of, with_prefix_mark
 
 INSTALL = "model=local needs more than is installed: pip install 'gymbox[local]'"
 ANSWER = "final_answer"
@@ -75,23 +77,33 @@ class LocalModel(Model):
     busy loops, so with more threads than idle processors it is ten times slower; sandboxes want processors too."""
     timeout: float = Field(600, gt=0)
     """Seconds for one request."""
+    token_ids: bool = False
+    """Keep the sampled ids and their log-probs for training, on the last output item of each answer; the prompt's are
+    those of the text that llama.cpp says it was. They are of the request that made that item: where an answer took two
+    requests (see above), of the second. Since calls and results are told as notes, a prompt with results never begins
+    with what was sampled before, and is masked."""
 
     _server: Any = PrivateAttr(None)
     _endpoint: ChatModel | None = PrivateAttr(None)
+    _tokenizer: ChatModel | None = PrivateAttr(None)
 
     async def open(self) -> None:
         if self._endpoint is not None:
             return
         key = secrets.token_urlsafe()
         self._server = await asyncio.to_thread(self._load, key)
-        self._endpoint = ChatModel(
+        address = str(self._server.listening_address)
+        self._endpoint, self._tokenizer = (self._reached(url, key) for url in (f"{address}/v1", address))
+        await self._endpoint.open()
+
+    def _reached(self, url: str, key: str) -> ChatModel:
+        return ChatModel(
             name=self.name,
-            base_url=f"{self._server.listening_address}/v1",
+            base_url=url,
             api_key=SecretStr(key),
             timeout=self.timeout,
             max_concurrency=self.max_concurrency,
         )
-        await self._endpoint.open()
 
     async def close(self) -> None:
         server, self._server, self._endpoint = self._server, None, None
@@ -123,6 +135,9 @@ class LocalModel(Model):
     async def responses(self, params: ResponsesParams, call: Call) -> Response:
         if self._endpoint is None:
             await self.open()
+        return with_prefix_mark(params.items, await self._turn(params, call))
+
+    async def _turn(self, params: ResponsesParams, call: Call) -> Response:
         tools = _offered(params)
         results = _results_in_a_row(params)
         going_round = len(results) > 1 and results[-1] in results[:-1]
@@ -169,7 +184,30 @@ class LocalModel(Model):
         self, body: dict[str, Any], call: Call, read: Callable[[Any], Response] = response_from_chat
     ) -> Response:
         assert self._endpoint is not None
-        return await self._endpoint.post(call.http, "/chat/completions", body, read, call=call)
+        if not self.token_ids:
+            return await self._endpoint.post(call.http, "/chat/completions", body, read, call=call)
+        told = {"logprobs": True, "top_logprobs": 1, "verbose": True}
+        response, answer = await self._endpoint.post(
+            call.http, "/chat/completions", body | told, lambda answer: (read(answer), answer), call=call
+        )
+        return await self._with_tokens(response, answer, call)
+
+    async def _with_tokens(self, response: Response, answer: dict[str, Any], call: Call) -> Response:
+        """The response with the ids that its answer tells of."""
+        assert self._tokenizer is not None
+        text = {"content": answer["__verbose"]["prompt"], "add_special": True, "parse_special": True}
+        prompt = await self._tokenizer.post(call.http, "/tokenize", text, lambda found: found["tokens"])
+        try:
+            if len(prompt) != answer["usage"]["prompt_tokens"]:
+                raise Invalid(f"{len(prompt)} ids for a prompt of {answer['usage']['prompt_tokens']} tokens")
+            choice, usage = answer["choices"][0], {"output_tokens": answer["usage"]["completion_tokens"]}
+            body = answer | {"prompt_token_ids": prompt}
+            tokens = sampled_ids(body, choice, choice["message"], usage, wanted=True)
+        except Invalid as error:
+            raise ModelFailure(ErrorKind.MODEL_BAD_RESPONSE, f"model {self.name!r}: {error.detail}") from error
+        # the log-probs were asked for on their behalf only
+        bare = [_without_log_probs(item) for item in response.output]
+        return response.model_copy(update={"output": [*bare[:-1], bare[-1].model_copy(update=tokens)]})
 
 
 def bundled_model() -> Path:
@@ -186,6 +224,13 @@ def bundled_model() -> Path:
         if file.suffix == ".gguf":
             return Path(str(file.locate()))
     raise ConfigError(INSTALL)
+
+
+def _without_log_probs(item: Item) -> Item:
+    if not isinstance(item, Message) or isinstance(item.content, str):
+        return item
+    parts = [{name: value for name, value in part.items() if name != "logprobs"} for part in item.content]
+    return item.model_copy(update={"content": parts})
 
 
 def _drop(held: list[Any]) -> None:
@@ -316,4 +361,5 @@ _CUT: dict[str, Any] = {"status": "incomplete", "incomplete_details": {"reason":
 def _with_call(response: Response, name: str, arguments: str) -> Response:
     made = uuid.uuid4().hex
     call = FunctionCall(id=f"fc_{made}", call_id=f"call_{made}", name=name, arguments=arguments, status="completed")
+    call = call.model_copy(update=token_ids_of(response.output[-1]))
     return response.model_copy(update={"output": [call]})

@@ -15,6 +15,7 @@ from gymbox.http import HttpClient
 from gymbox.models import BoundModel, Call
 from gymbox.models.local import LocalModel, bundled_model
 from gymbox.models.structured import fault_in
+from gymbox.models.token_ids import prefix_is_kept, token_ids_of
 from gymbox_sandbox.responses import Response, ResponsesParams
 from gymbox_sandbox.tasks import Task
 from gymbox_sandbox.wire import ToolResult
@@ -203,3 +204,33 @@ async def test_another_party_speaking_starts_the_results_anew(model: LocalModel,
         ResponsesParams.model_validate({"input": history, "tools": [WEATHER]}), Call(http)
     )
     assert [call.name for call in response.function_calls] == ["get_weather"]
+
+
+@pytest.mark.local_model
+async def test_sampled_ids_are_those_of_the_engine_and_complete(available: None, http: HttpClient) -> None:
+    model = LocalModel(temperature=0, max_output_tokens=48, context=1024, token_ids=True)
+    await model.open()
+    try:
+        asked = ResponsesParams.model_validate({"input": "Say one word."})
+        first = await model.responses(asked, Call(http))
+        found = token_ids_of(first.output[-1])
+        assert first.usage is not None
+        assert len(found["prompt_token_ids"]) == first.usage.input_tokens
+        assert len(found["generation_token_ids"]) == len(found["generation_log_probs"]) == first.usage.output_tokens
+        text = await _detokenized(model, http, found["generation_token_ids"])
+        assert text.removesuffix("<|im_end|>").strip() == first.output_text.strip()
+        called = await model.responses(params(tools=[WEATHER]), Call(http))
+        assert called.function_calls and token_ids_of(called.output[-1])["generation_token_ids"]
+        assert called.usage is not None
+        assert len(token_ids_of(called.output[-1])["generation_token_ids"]) == called.usage.output_tokens
+        more = asked.model_copy(update={"input": [*asked.items, *first.output, *asked.items]})
+        second = (await model.responses(more, Call(http))).output[-1]
+        kept = prefix_is_kept(more.items, token_ids_of(second)["prompt_token_ids"])
+        assert bool((second.model_extra or {}).get("mask_sample")) is not kept
+    finally:
+        await model.close()
+
+
+async def _detokenized(model: LocalModel, http: HttpClient, ids: list[int]) -> str:
+    assert model._tokenizer is not None
+    return str(await model._tokenizer.post(http, "/detokenize", {"tokens": ids}, lambda found: found["content"]))

@@ -11,6 +11,8 @@ import hashlib
 import json
 import logging
 from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, Self
 
 from gymbox_sandbox.problems import faults
@@ -146,7 +148,7 @@ class Hearing:
                     answer = kept or answer
                     if kept is None:
                         self._judge.remember(key, answer)
-                found = {"number": question.number, "text": answer.text, "tokens": answer.tokens, "cached": cached}
+                found = {"number": question.number, "text": answer.text, "tokens": answer.tokens}
                 return found if schema is None else {**found, "value": value}
             log.info("rollout %s: an answer of the judge is not usable: %s", self._rollout, fault)
         raise JudgeFailed(f"the judge {self._judge.model.name!r} gave no usable answer in {TRIES} tries: {fault}")
@@ -228,6 +230,16 @@ def params_of(asked: dict[str, Any]) -> ResponsesParams:
             if part.get("type") not in PARTS or not isinstance(part.get("text"), str):
                 raise Invalid(f"a question to a judge is text, and this has {part.get('type')!r}")
     return params
+
+
+@asynccontextmanager
+async def judge_of(model: Model | None, http: HttpClient) -> AsyncIterator[Judge | None]:
+    """A judge that is this model, open within the block; None where there is none."""
+    if model is None:
+        yield None
+        return
+    async with Judge(model, http) as judge:
+        yield judge
 
 
 async def judge_of_proxy(proxy: str, token: str, http: HttpClient) -> Judge:

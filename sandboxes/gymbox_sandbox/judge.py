@@ -34,7 +34,7 @@ class JudgeFailed(Unavailable):
 
 
 class Asks(Protocol):
-    """Gets an answer to one question: `{"params", "sample"}` in, `{"text", "value", "tokens", "cached"}` out."""
+    """Gets an answer to one question: `{"params", "sample"}` in, `{"text", "value", "tokens"}` out."""
 
     async def ask(self, question: dict[str, Any]) -> dict[str, Any]: ...
 
@@ -134,14 +134,12 @@ class Judge:
         return winner
 
     def metrics(self) -> dict[str, float]:
-        """Questions asked, those answered from memory, tokens of the others, and the mean share of the majority."""
+        """Answers, their tokens (of one that was remembered, those it took then), and the mean share of majorities."""
         if not self._answers:
             return {}
-        cached = [answer for answer in self._answers if answer.get("cached")]
         found = {
             "judge_calls": float(len(self._answers)),
-            "judge_cached": float(len(cached)),
-            "judge_tokens": float(sum(answer.get("tokens", 0) for answer in self._answers if answer not in cached)),
+            "judge_tokens": float(sum(answer.get("tokens", 0) for answer in self._answers)),
         }
         if self._agreements:
             found["judge_agreement"] = round(sum(self._agreements) / len(self._agreements), 6)

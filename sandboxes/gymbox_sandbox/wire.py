@@ -9,7 +9,7 @@ token: `tools` may call what stands under *tools*; `control` may call everything
     *      /<the author's own routes>                               (tools)
     POST   /reset                   ResetRequest -> ResetAnswer     (control; `/seed_session` is an alias)
     POST   /verify                  VerifyRequest -> Verdict        (control)
-    POST   /verify/answers          {"answers": [{number, text, value, tokens, cached}, …]} -> as /verify  (control)
+    POST   /verify/answers          {"answers": [{number, text, value, tokens}, …]} -> as /verify  (control)
     POST   /exec                    ExecRequest -> ExecResult, or server-sent events when `stream`   (control)
     POST   /exec/{exec_id}/stdin    raw bytes; `?eof=1` closes it   (control)
     POST   /exec/{exec_id}/resize   {"rows": n, "columns": n}       (control)

@@ -12,6 +12,8 @@ from gymbox.embedded import EmbeddedController
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import Unavailable
 from gymbox.http import HttpClient
+from gymbox.judge import Judge
+from gymbox.models.scripted import ScriptedModel
 from gymbox.providers.docker import DockerProvider
 from gymbox.providers.process import ProcessProvider
 
@@ -110,7 +112,8 @@ async def http() -> AsyncIterator[HttpClient]:
 async def controller(provider: Any, http: HttpClient, tmp_path: Path) -> AsyncIterator[EmbeddedController]:
     """A controller over the provider; skips where its technology does not answer."""
     catalog = Catalog([ROOT / "environments"])
-    embedded = EmbeddedController(provider, catalog, tmp_path / "state", TOKEN, http)
+    judge = Judge(ScriptedModel(), http)
+    embedded = EmbeddedController(provider, catalog, tmp_path / "state", TOKEN, http, judge=judge)
     try:
         await embedded.__aenter__()
     except Unavailable as error:

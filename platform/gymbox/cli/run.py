@@ -28,9 +28,10 @@ from gymbox.embedded import EmbeddedController
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, Problem, nearest
 from gymbox.http import HttpClient
-from gymbox.judge import Judge
+from gymbox.judge import judge_of
 from gymbox.progress import Progress, show
 from gymbox.providers import isolation_of, versions_of
+from gymbox.proxy import ProxySettings
 from gymbox.results import RunFolder, WriteFailed
 from gymbox.rollout import RolloutController
 from gymbox.runner import Plan, Summary, run
@@ -174,7 +175,9 @@ class Run:
     async def _sandboxes(self, environments: Sequence[Environment], http: HttpClient) -> AsyncIterator[_Sandboxes]:
         """Those of a running controller, or of one in this process."""
         if self.settings.controller:
-            async with judge_of(self.settings, http) as judge:
+            if self.settings.proxy.model_fields_set:
+                raise ConfigError("proxy.* cannot be set with controller=: set it where that one's proxy starts")
+            async with judge_of(self.settings.judge, http) as judge:
                 client = ControllerClient(self.settings.controller, admin_token(), http, judge=judge)
                 await check(client, environments)
                 with self._preparing():
@@ -186,11 +189,18 @@ class Run:
         provider = self.settings.provider
         async with AsyncExitStack() as stack:
             try:
-                judge = await stack.enter_async_context(judge_of(self.settings, http))
+                judge = await stack.enter_async_context(judge_of(self.settings.judge, http))
                 found = _Found(environments)
                 embedded = await stack.enter_async_context(
                     EmbeddedController(
-                        provider, found, state_folder(), admin_token(), http, settings=limits, judge=judge
+                        provider,
+                        found,
+                        state_folder(),
+                        admin_token(),
+                        http,
+                        settings=limits,
+                        proxy=ProxySettings(**self.settings.proxy.model_dump()),
+                        judge=judge,
                     )
                 )
             except Problem as error:
@@ -260,16 +270,6 @@ def check_judge(environments: Sequence[Environment], settings: Settings) -> None
             f"{needing[0]} is scored with the help of a model, and this run has none for it: add judge=openai "
             "judge.name=NAME, or another as for model= (judge=scripted replays the rows' gold judgements)"
         )
-
-
-@asynccontextmanager
-async def judge_of(settings: Settings, http: HttpClient) -> AsyncIterator[Judge | None]:
-    """The judge that the settings name, open within the block; None where they name none."""
-    if settings.judge is None:
-        yield None
-        return
-    async with Judge(settings.judge, http) as judge:
-        yield judge
 
 
 @dataclass

@@ -72,11 +72,13 @@ def controller(
     \b
     gymbox serve controller provider=docker
 
-    Sandboxes outlive it; the next one with the same --state adopts them. The provider is set as for `gymbox run`.
+    Sandboxes outlive it; the next one with the same --state adopts them. The provider is set as for `gymbox run`, and
+    so is what a proxy that starts in here lets through (`proxy.NAME=…`).
     """
     from gymbox.controller.settings import ControllerSettings
 
-    provider = _settings(overrides).provider
+    given = _settings(overrides)
+    provider = given.provider
     settings = ControllerSettings(
         host=host,
         port=port,
@@ -89,6 +91,8 @@ def controller(
     )
     if (proxy_socket is None) != (proxy_url is None):
         raise ConfigError("--proxy-socket and --proxy-url belong together: give both, or none")
+    if proxy_socket is not None and given.proxy.model_fields_set:
+        raise ConfigError("proxy.* is for a proxy that starts in here: set it where the one of --proxy-socket starts")
     token = admin_token()
     if share_tokens is not None:
         _share(share_tokens, token)
@@ -106,8 +110,9 @@ def controller(
                 sink, url = RemoteRoutes(http, socket=str(proxy_socket)), proxy_url
             else:
                 allowed = (*ProxySettings().allowed_hosts, *allowed_hosts)
+                limits = given.proxy.model_dump()
                 proxy = await stack.enter_async_context(
-                    Proxy(ProxySettings(host=host, port=proxy_port, allowed_hosts=allowed))
+                    Proxy(ProxySettings(host=host, port=proxy_port, allowed_hosts=allowed, **limits))
                 )
                 sink, url = proxy.routes, proxy.url
             held = StateDirectory.main(state or state_folder())
@@ -125,6 +130,9 @@ def controller(
 
 @app.command()
 def proxy(
+    overrides: list[str] = typer.Argument(
+        None, metavar="proxy.NAME=VALUE...", help="What it lets through; see docs/reference/configuration.md."
+    ),
     host: str = Host,
     port: int = typer.Option(PROXY_PORT, help="0 takes a free one."),
     allowed_hosts: list[str] = AllowedHosts,
@@ -136,6 +144,9 @@ def proxy(
 ) -> None:
     """The one address through which agents and models reach sandboxes and model servers.
 
+    \b
+    gymbox serve proxy --admin-socket=/run/proxy.sock proxy.idle_timeout=3600 proxy.max_connections=1024
+
     It needs no controller to start: it answers /readyz once one has pushed its routes.
     """
     from pydantic import ValidationError
@@ -143,8 +154,11 @@ def proxy(
     from gymbox.environment import explain
     from gymbox.proxy import ProxySettings
 
+    if others := [text for text in overrides or [] if not text.startswith("proxy.")]:
+        raise ConfigError(f"{others[0]!r} is nothing of a proxy: write proxy.NAME=VALUE")
     upstream = _token_in(upstream_token_file)
     fields = {
+        **_settings(overrides).proxy.model_dump(),
         "host": host,
         "port": port,
         "allowed_hosts": (*ProxySettings().allowed_hosts, *allowed_hosts),
@@ -214,6 +228,8 @@ def agent(
 
     \b
     gymbox serve agent agent=tool_loop model=local --environment counter
+
+    Environments that need a judge ask the proxy's (/models/judge), or the one that judge= names.
     """
     settings = _settings(overrides)
     admin = _token_in(controller_token_file) or admin_token()
@@ -223,11 +239,13 @@ def agent(
         from gymbox.agents.server import AgentServer
         from gymbox.client import ControllerClient
         from gymbox.environment import Catalog
+        from gymbox.judge import judge_of
 
-        client = ControllerClient(controller, admin, http, proxy_url=proxy_url)
-        catalog = Catalog(environments or environment_folders())
-        server = AgentServer(settings.agent, settings.model, client, catalog, http, environment=environment)
-        await _serve(server.setup_webserver(), token, host, port, allowed_hosts)
+        async with judge_of(settings.judge, http) as judge:
+            client = ControllerClient(controller, admin, http, proxy_url=proxy_url, judge=judge)
+            catalog = Catalog(environments or environment_folders())
+            server = AgentServer(settings.agent, settings.model, client, catalog, http, environment=environment)
+            await _serve(server.setup_webserver(), token, host, port, allowed_hosts)
 
     _run(main, log_format)
 

@@ -84,7 +84,6 @@ async def test_the_majority_of_the_votes_counts_by_the_field_that_is_named() -> 
     assert await judge.ask("How good?", schema=Grade, votes=3, on="score") == Grade(score=1, reason="a")
     assert judge.metrics() == {
         "judge_calls": 3,
-        "judge_cached": 0,
         "judge_tokens": 30,
         "judge_agreement": round(2 / 3, 6),
     }

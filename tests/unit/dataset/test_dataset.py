@@ -178,7 +178,7 @@ def test_a_wrong_input_is_told_once_and_item_by_item(write: Write) -> None:
     ("item", "said"),
     [
         ({"role": "user", "content": 3}, ".content: Input should be a valid string or a valid list"),
-        ({"role": "user", "content": ["x"]}, ".content[0]: Input should be a valid dictionary"),
+        ({"role": "user", "content": [3]}, ".content[0]: Input should be a valid dictionary"),
         (3, ": Input should be a valid dictionary"),
         ({"role": "tool", "content": "x"}, ": a message of role 'tool' needs its tool_call_id"),
     ],

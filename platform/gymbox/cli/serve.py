@@ -6,8 +6,8 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from gymbox.errors import ConfigError
 if TYPE_CHECKING:
     from gymbox.config import Settings
     from gymbox.http import HttpClient
+    from gymbox.models import Model
     from gymbox.serving import Listener
 
 log = logging.getLogger(__name__)
@@ -190,6 +191,8 @@ def model(
     port: int = typer.Option(MODEL_PORT, help="0 takes a free one."),
     allowed_hosts: list[str] = AllowedHosts,
     token_file: Path = typer.Option(None, help="Bearer token that callers must bring; default: the admin token."),
+    capture_dir: Path = typer.Option(None, help="Folder in which calls are recorded, without secrets."),
+    capture_rate: float = typer.Option(1.0, min=0, max=1, help="Part of the rollouts whose calls are recorded."),
     log_format: str = LogFormat,
 ) -> None:
     """A model over HTTP: /v1/responses and /v1/chat/completions.
@@ -203,7 +206,8 @@ def model(
     async def main(http: HttpClient) -> None:
         from gymbox.models.server import ModelServer
 
-        await _serve(ModelServer(served, http).setup_webserver(), token, host, port, allowed_hosts)
+        async with _recorded(served, capture_dir, capture_rate) as model:
+            await _serve(ModelServer(model, http).setup_webserver(), token, host, port, allowed_hosts)
 
     import uvloop  # nothing but sockets here, and a third less CPU a request than asyncio's own loop
 
@@ -276,6 +280,19 @@ async def _serve(app: object, token: str, host: str, port: int, allowed_hosts: l
 
     guard = Guard(token=token, hosts=(*LOOPBACK_HOSTS, *allowed_hosts), own_pages=True, body_limit=64 * 1024 * 1024)
     await serve(app, guard, host=host, port=port)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def _recorded(model: Model, folder: Path | None, rate: float) -> AsyncIterator[Model]:
+    """The model, recorded where there is a folder for it."""
+    if folder is None:
+        yield model
+        return
+    from gymbox.models.capture import Capture
+    from gymbox.models.recorded import RecordedModel
+
+    async with Capture(folder, mode="sampled", rate=rate, secrets=logs.hidden()) as capture:
+        yield RecordedModel.of(model, capture)
 
 
 def _settings(overrides: list[str] | None) -> Settings:

@@ -22,6 +22,7 @@ LONGEST_LINE = 4000
 def show(
     folder: Path = typer.Argument(metavar="DIR", help="Folder of the run."),
     task: str = typer.Argument("", metavar="TASK", help="Id of a task or of a rollout, or a kind of error."),
+    calls: bool = typer.Option(False, "--calls", help="Its recorded model calls instead; see runner.capture."),
 ) -> None:
     """Show one rollout of a run: what was asked, each call with its result, the answers, and the reward or error.
 
@@ -29,8 +30,10 @@ def show(
     gymbox show runs/DIR
     gymbox show runs/DIR counter-3
     gymbox show runs/DIR agent_failed
+    gymbox show runs/DIR --calls counter-3
     """
-    for line in told(find(folder, task)):
+    record = find(folder, task)
+    for line in calls_told(folder, record) if calls else told(record):
         typer.echo(line)
 
 
@@ -85,6 +88,39 @@ def told(record: dict[str, Any]) -> Iterator[str]:
             figures = ", ".join(f"{key} {value}" for key, value in record[name].items())
             yield from _said(name.replace("_", " "), figures)
     yield from _said("seconds", ", ".join(f"{stage} {spent:.2f}" for stage, spent in record["timings"].items()))
+
+
+def calls_told(folder: Path, record: dict[str, Any]) -> Iterator[str]:
+    """The recorded model calls of a line of `rollouts.jsonl`, and how they hang together, as lines to read.
+
+    Raises:
+        ConfigError: none of this run, or of this rollout, are recorded.
+    """
+    from gymbox.models.cassettes import recorded_calls
+    from gymbox.models.trajectories import rebuilt
+
+    mine = (record["rollout_id"], record.get("sandbox"))
+    found = sorted((call for call in recorded_calls(folder) if call.rollout in mine), key=lambda call: call.call)
+    if not found:
+        raise ConfigError(f"no model call of rollout {record['rollout_id']} is recorded in {folder}")
+    for call in found:
+        spent = call.usage
+        figures = [
+            f"{call.dialect}{' (streamed)' if call.stream else ''}",
+            f"{call.seconds:.2f} s",
+            f"{spent.input_tokens} + {spent.output_tokens} tokens" if spent else "",
+            f"cost {call.cost:.6g}" if call.cost is not None else "",
+            f"{len(call.tries)} tries" if len(call.tries) > 1 else "",
+            "cancelled" if call.cancelled else "",
+        ]
+        yield from _said(f"call {call.call}", ", ".join(filter(None, figures)))
+        if call.error:
+            yield from _said("error", str(call.error.get("detail") or call.error))
+    made = rebuilt(found)
+    for branch in made.trajectories:
+        yield from _said(f"{branch.kind} branch", f"calls {', '.join(map(str, branch.calls))}")
+    if made.mask_reason:
+        yield from _said("not to train on", made.mask_reason)
 
 
 def _item(item: Any) -> Iterator[str]:

@@ -6,7 +6,10 @@ import base64
 import json
 from typing import Any
 
+from gymbox.cli.show import app
+from gymbox.errors import ConfigError
 from gymbox.models.cassettes import recorded_calls
+from typer.testing import CliRunner
 
 RUN = ("environment=counter", "provider=process", "runner.limit=4")
 FOREIGN = '''
@@ -134,3 +137,25 @@ async def test_no_secret_of_the_run_is_in_its_folder(gymbox: Any) -> None:
     calls = gymbox.folder / "one" / "calls"
     assert all(secret not in file.read_text() for file in calls.iterdir())
     assert all(base64.b64encode(secret.encode()).decode() not in file.read_text() for file in calls.iterdir())
+
+
+async def test_the_calls_of_a_rollout_are_shown(gymbox: Any) -> None:
+    one = ("model=scripted", "runner.limit=1")
+    assert (await gymbox.run(*RUN, *one, "runner.capture=on", "runner.output=one")).code == 0
+    line = gymbox.lines("one")[0]
+    shown = CliRunner().invoke(app, [str(gymbox.folder / "one"), "--calls", line["rollout_id"]])
+    assert shown.exit_code == 0 and f"call {line['calls']['count'] - 1} " in shown.output
+    assert "responses, " in shown.output and "main branch" in shown.output
+    [first, *_] = recorded_calls(gymbox.folder / "one")
+    limited = {"detail": "too many", "rollout_kind": "model_rate_limited"}
+    more = {"call": 50, "cost": 0.25, "tries": [{}, {}], "error": limited, "cancelled": True, "stream": True}
+    with (gymbox.folder / "one" / "calls" / "0002.jsonl").open("w") as file:
+        file.write(first.model_copy(update=more).model_dump_json() + "\n")
+        again = first.model_copy(update={"call": 51})
+        file.write(again.model_dump_json() + "\n")
+    shown = CliRunner().invoke(app, [str(gymbox.folder / "one"), "--calls"])
+    assert "responses (streamed)" in shown.output and "cost 0.25, 2 tries, cancelled" in shown.output
+    assert "too many" in shown.output
+    assert (await gymbox.run(*RUN, *one, "runner.output=two")).code == 0
+    without = CliRunner().invoke(app, [str(gymbox.folder / "two"), "--calls"])
+    assert isinstance(without.exception, ConfigError) and "runner.capture=on" in str(without.exception)

@@ -9,7 +9,7 @@
     | `stop_sequence` and which one                  | `completed`; `stop_sequence`, or the `stop_reason` in `choice` |
     | `max_tokens`                                   | `incomplete`, `max_output_tokens`                              |
     | `pause_turn`, `model_context_window_exceeded`  | `incomplete`, the same reason                                  |
-    | `refusal` and `stop_details`                   | a `refusal` part, its text the explanation                     |
+    | `refusal`, `stop_details`                      | a `refusal` part, its text the explanation                     |
     | `refusal` and `incomplete_details`             | `incomplete`, `content_filter`                                 |
     | `max_tokens` and `incomplete_details`          | `incomplete`, any other reason                                 |
     | `usage.input_tokens`, without the cached ones  | `input_tokens`, all of them                                    |
@@ -56,7 +56,18 @@ _INCOMPLETE = {
 }
 _STOPPED = {reason: stop for stop, reason in _INCOMPLETE.items()} | {"content_filter": "refusal"}
 _MARKS = (*TOKEN_FIELDS, "token_prefix_broken", "mask_sample", "mask_reason")
-_OF_ANSWER = ("id", "type", "role", "model", "content", "stop_reason", "usage", "incomplete_details", *_MARKS)
+_OF_ANSWER = (
+    "id",
+    "type",
+    "role",
+    "model",
+    "content",
+    "stop_reason",
+    "stop_details",
+    "usage",
+    "incomplete_details",
+    *_MARKS,
+)
 _OF_USAGE = (
     *("input_tokens", "output_tokens", "total_tokens", "input_tokens_details", "output_tokens_details"),
     *("cache_read_input_tokens", "cache_creation_input_tokens"),
@@ -78,7 +89,7 @@ def response_from_messages(answer: Any) -> Response:
     if not isinstance(answer, dict) or not isinstance(answer.get("content"), list):
         raise Invalid(f"a Messages answer has a list of content blocks, this is {answer!r:.200}")
     stop = answer.get("stop_reason")
-    if stop not in _FINISHED and stop not in _INCOMPLETE:
+    if not isinstance(stop, str) or (stop not in _FINISHED and stop not in _INCOMPLETE):
         raise Invalid(f"stop_reason is {stop!r:.60}: the answer is not finished")
     try:
         output = items_from_blocks(answer["content"])
@@ -86,15 +97,16 @@ def response_from_messages(answer: Any) -> Response:
         raise Invalid(f"content: {error.detail}") from error
     details = answer.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) else _INCOMPLETE.get(stop)
-    if stop == "refusal" and reason is None:
-        _said(output).append(_refusal(answer.get("stop_details")))
+    told = answer.get("stop_details")
+    if isinstance(told, dict) or (stop == "refusal" and reason is None):
+        _said(output).append(_refusal(told))
     elif not output:
         _said(output).append({"type": "output_text", "text": ""})
     output = [_whole(item) for item in output]
     if reason is not None and "status" in output[-1]:
         output[-1]["status"] = "incomplete"
     output[-1] |= {name: answer[name] for name in _MARKS if answer.get(name) is not None}
-    beside = others(answer, (*_OF_ANSWER, "stop_details") if stop == "refusal" else _OF_ANSWER)
+    beside = others(answer, _OF_ANSWER)
     try:
         return Response.model_validate(
             {
@@ -243,18 +255,15 @@ def output_text(part: dict[str, Any]) -> str:
 def stop_fields(response: Response) -> dict[str, Any]:
     """`stop_reason` and what stands beside it."""
     extra = response.model_extra or {}
-    fields: dict[str, Any] = {"stop_reason": "end_turn", "stop_sequence": None, "stop_details": None}
+    refusal = _refusal_details(response)
+    fields: dict[str, Any] = {"stop_reason": "end_turn", "stop_sequence": None, "stop_details": refusal}
     if response.status == "incomplete":
         details = response.incomplete_details or {}
         stop = _STOPPED.get(str(details.get("reason")), "max_tokens")
         told = {} if stop in _INCOMPLETE and _INCOMPLETE[stop] == details.get("reason") else details
         return {**fields, "stop_reason": stop, **({"incomplete_details": told} if told else {})}
-    for item in response.output:
-        for part in parts_of(item) if isinstance(item, Message) else []:
-            if part.get("type") == "refusal":
-                more = others(part, ("type", "refusal"))
-                details = {"type": "refusal", "category": None, "explanation": text_field(part, "refusal"), **more}
-                return {**fields, "stop_reason": "refusal", "stop_details": details}
+    if refusal:
+        return {**fields, "stop_reason": "refusal"}
     # Chat endpoints tell the sequence as the choice's stop_reason
     choice = extra.get("choice")
     sequence = extra.get("stop_sequence") or (choice.get("stop_reason") if isinstance(choice, dict) else None)
@@ -263,6 +272,15 @@ def stop_fields(response: Response) -> dict[str, Any]:
     elif isinstance(sequence, str):
         fields |= {"stop_reason": "stop_sequence", "stop_sequence": sequence}
     return fields
+
+
+def _refusal_details(response: Response) -> dict[str, Any] | None:
+    for item in response.output:
+        for part in parts_of(item) if isinstance(item, Message) else []:
+            if part.get("type") == "refusal":
+                more = others(part, ("type", "refusal"))
+                return {"type": "refusal", "category": None, "explanation": text_field(part, "refusal"), **more}
+    return None
 
 
 def messages_usage(usage: Usage | None) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def params_from_messages(body: dict[str, Any], *, cache_control: bool = False) -
         body |= _user(body.pop("metadata"))
     if "service_tier" in body:
         tier = body.pop("service_tier")
-        if tier not in _TIERS:
+        if not isinstance(tier, str) or tier not in _TIERS:
             raise Invalid(f"service_tier: {tier!r:.60} cannot be carried over, only {' and '.join(_TIERS)}")
         body["service_tier"] = _TIERS[tier]
     body |= _output_options(body.pop("output_config", {}), body.pop("thinking", None))
@@ -298,7 +298,7 @@ def _thinking_options(reasoning: dict[str, Any], thinking: Thinking, limit: int)
         return {}
     if effort == "none":
         return {"thinking": {"type": "disabled"}}
-    if effort not in _EFFORTS:
+    if not isinstance(effort, str) or effort not in _EFFORTS:
         raise Invalid(f"reasoning.effort: a Messages endpoint does not know {effort!r:.60}")
     shown = {"display": "summarized"} if reasoning.get("summary") or reasoning.get("generate_summary") else {}
     if thinking == "adaptive":
@@ -342,7 +342,7 @@ def _tool_options(given: dict[str, Any]) -> dict[str, Any]:
 
 def _allowed(tools: list[dict[str, Any]], choice: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
     listed = choice.get("tools")
-    named = {tool.get("name") for tool in listed if isinstance(tool, dict)} if isinstance(listed, list) else set()
+    named = [tool.get("name") for tool in listed if isinstance(tool, dict)] if isinstance(listed, list) else []
     kept = [tool for tool in tools if tool.get("name") in named]
     if not kept or choice.get("mode", "auto") not in ("auto", "required"):
         raise Invalid(f"tool_choice: it allows none of the tools: {choice!r:.100}")
@@ -355,7 +355,10 @@ def _messages_tool(tool: dict[str, Any]) -> dict[str, Any]:
         return others(tool, ())
     if kind != "function" or not isinstance(tool.get("name"), str):
         raise Invalid(f"tools: a Messages endpoint knows function tools and its own, not {kind!r:.60}")
-    found = {"name": tool["name"], "input_schema": {"type": "object", **(tool.get("parameters") or {})}}
+    schema = tool.get("parameters") or {}
+    if not isinstance(schema, dict):
+        raise Invalid(f"tools: the parameters of {tool['name']!r} must be an object, not {type(schema).__name__}")
+    found = {"name": tool["name"], "input_schema": {"type": "object", **schema}}
     for name in ("description", "strict"):
         if tool.get(name):
             found[name] = tool[name]

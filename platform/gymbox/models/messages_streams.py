@@ -65,6 +65,13 @@ async def messages_from_events(events: AsyncIterator[dict[str, Any]]) -> AsyncIt
             return
 
 
+def _index(event: dict[str, Any]) -> int:
+    index = event.get("index")
+    if not isinstance(index, int):
+        raise Invalid(f"a {event['type']} needs its index, not {index!r:.60}")
+    return index
+
+
 class _Block:
     """A content block that is being told."""
 
@@ -88,25 +95,28 @@ class _Reader:
         self.ended = False
         self.answer: dict[str, Any] = {"content": [], "usage": {}}
         self.begun: dict[str, Any] | None = None
-        self.open: dict[Any, _Block] = {}
+        self.open: dict[int, _Block] = {}
         self.all: list[_Block] = []
         self.items: list[dict[str, Any]] = []
         self.message: int | None = None
         """Place of the message that the next text belongs to."""
 
     def add(self, event: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        if not isinstance(event, dict):
+            raise Invalid(f"an event must be an object, not {event!r:.100}")
         kind = event.get("type")
         if kind == "error":
             yield self._failed(event.get("error"))
         elif kind == "message_start":
             yield from self._start(event.get("message"))
         elif kind == "content_block_start":
-            yield from self._open(event.get("index"), event.get("content_block"))
+            yield from self._open(_index(event), event.get("content_block"))
         elif kind == "content_block_delta":
-            yield from self._delta(event.get("index"), event.get("delta"))
+            yield from self._delta(_index(event), event.get("delta"))
         elif kind == "content_block_stop":
-            if event.get("index") in self.open:
-                yield from self._stop(self.open.pop(event["index"]))
+            block = self.open.pop(_index(event), None)
+            if block is not None:
+                yield from self._stop(block)
         elif kind == "message_delta":
             delta = event.get("delta")
             self.answer |= others(delta if isinstance(delta, dict) else {}, ())
@@ -135,7 +145,7 @@ class _Reader:
         # counts are totals so far; what is left out holds
         self.answer["usage"] = self.usage | others(usage if isinstance(usage, dict) else {}, ())
 
-    def _open(self, index: Any, start: Any) -> Iterator[dict[str, Any]]:
+    def _open(self, index: int, start: Any) -> Iterator[dict[str, Any]]:
         if self.begun is None:
             yield from self._start({})
         if not isinstance(start, dict):
@@ -161,7 +171,7 @@ class _Reader:
             return {**whole, "arguments": "", "status": "in_progress"}
         return whole
 
-    def _open_text(self, index: Any, start: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _open_text(self, index: int, start: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if self.message is None:
             made = response_from_messages({"content": [], "stop_reason": "end_turn"}).output[0].dump()
             item = {**made, "status": "in_progress", "content": []}
@@ -177,13 +187,13 @@ class _Reader:
         if start.get("text"):
             yield from self._delta(index, {"type": "text_delta", "text": start["text"]})
 
-    def _keep(self, index: Any, block: _Block) -> None:
+    def _keep(self, index: int, block: _Block) -> None:
         if index in self.open:
             raise Invalid(f"two content blocks have the index {index!r:.20} at once")
         self.open[index] = block
         self.all.append(block)
 
-    def _delta(self, index: Any, delta: Any) -> Iterator[dict[str, Any]]:
+    def _delta(self, index: int, delta: Any) -> Iterator[dict[str, Any]]:
         block = self.open.get(index)
         if block is None or not isinstance(delta, dict):
             raise Invalid(f"a piece of a content block {index!r:.20} that has not begun: {delta!r:.100}")
@@ -205,10 +215,12 @@ class _Reader:
         elif kind == "citations_delta":
             block.block["citations"] = [*(block.block.get("citations") or []), delta.get("citation")]
         elif kind == "input_json_delta":
-            text = delta.get("partial_json") or ""
-            block.raw += text
-            if text and block.kind == "tool_use":
-                yield {"type": "response.function_call_arguments.delta", **place, "delta": text}
+            json_text = delta.get("partial_json")
+            if not isinstance(json_text, str):
+                raise Invalid(f"an input_json_delta without its partial_json: {delta!r:.100}")
+            block.raw += json_text
+            if json_text and block.kind == "tool_use":
+                yield {"type": "response.function_call_arguments.delta", **place, "delta": json_text}
         else:
             raise Invalid(f"a {kind!r:.60} in a content block of type {block.kind!r:.60}")
 

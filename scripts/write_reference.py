@@ -36,8 +36,8 @@ def documented(model: type[BaseModel]) -> list[tuple[str, str, str, str]]:
     field that is declared again stands where it stood, with its base's text unless it brings one."""
     rows: dict[str, tuple[str, str, str, str]] = {}
     for owner in reversed(model.__mro__):
-        if owner is BaseModel or not issubclass(owner, BaseModel):
-            continue
+        if owner is BaseModel or not issubclass(owner, BaseModel) or owner.__pydantic_generic_metadata__["origin"]:
+            continue  # the last: a generic model with its parameter, made at run time, whose own class comes too
         body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
         assert isinstance(body, ast.ClassDef)
         for node, below in zip(body.body, [*body.body[1:], None], strict=False):

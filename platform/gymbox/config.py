@@ -27,6 +27,7 @@ from gymbox.environment import explain
 from gymbox.errors import ConfigError, nearest
 from gymbox.models import Model
 from gymbox.providers import SandboxProvider
+from gymbox.proxy import ProxyLimits
 from gymbox.runner import RunnerSettings
 
 SHIPPED = Path(__file__).parent / "conf"
@@ -61,6 +62,8 @@ class Settings(BaseModel):
     provider: Annotated[SandboxProvider, SkipValidation]
     """`provider=auto`, `docker` or `process`, and its fields as `provider.NAME=…`; unused with `controller`."""
     runner: RunnerSettings
+    proxy: ProxyLimits = ProxyLimits()
+    """What the proxy in this process lets through, as `proxy.NAME=…`; with `controller`, its own proxy decides."""
 
     def record(self) -> dict[str, Any]:
         """All of it for a manifest; secrets are stars, and a provider that is not used is None."""
@@ -73,6 +76,7 @@ class Settings(BaseModel):
             "judge": self.judge and record(self.judge),
             "provider": None if self.controller else record(self.provider),
             "runner": self.runner.model_dump(mode="json"),
+            "proxy": None if self.controller else self.proxy.model_dump(mode="json"),
         }
 
 
@@ -110,6 +114,7 @@ def compose(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Setti
         "judge": component(raw["judge"], "judge", Model) if raw.get("judge") else None,
         "provider": component(raw.get("provider"), "provider", None),
         "runner": _validated(RunnerSettings, raw.get("runner") or {}, "runner"),
+        "proxy": _validated(ProxyLimits, raw.get("proxy") or {}, "proxy"),
     }
     for part in parts.values():
         for secret in _secrets(part):

@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from gymbox.proxy.routes import Routes
 from gymbox.proxy.server import Proxy
-from gymbox.proxy.settings import ProxySettings, Upstream
+from gymbox.proxy.settings import ProxyLimits, ProxySettings, Upstream
 
-__all__ = ["Proxy", "ProxySettings", "Routes", "Upstream"]
+__all__ = ["Proxy", "ProxyLimits", "ProxySettings", "Routes", "Upstream"]

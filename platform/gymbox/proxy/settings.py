@@ -36,29 +36,9 @@ class Upstream(_Strict):
         return str(self.url).rstrip("/")
 
 
-class ProxySettings(_Strict):
-    """A routing proxy. Sizes are bytes, times are seconds."""
+class ProxyLimits(_Strict):
+    """What a routing proxy lets through. Sizes are bytes, times are seconds."""
 
-    host: str = "127.0.0.1"
-    """Address of the public listener."""
-    port: int = Field(0, ge=0, le=65535)
-    """Its port; 0 takes a free one."""
-    allowed_hosts: tuple[str, ...] = LOOPBACK_HOSTS
-    """Values of the Host header that are answered: `name`, with any port, or `name:port`."""
-    allowed_origins: tuple[str, ...] = ()
-    """Values of the Origin header that are answered; a request without one comes from no web page."""
-    admin_socket: Path | None = None
-    """Unix socket (mode 0660) on which the controller pushes routes; whoever may open it may replace them."""
-    admin_port: int | None = Field(None, ge=0, le=65535)
-    """Or a loopback port for that, with `admin_token`; 0 takes a free one."""
-    admin_token: SecretStr | None = None
-    """Bearer token that `admin_port` asks for."""
-    models: dict[str, Upstream] = Field(default_factory=dict)
-    """Model servers by name, reached as `/models/NAME/…`."""
-    agents: dict[str, Upstream] = Field(default_factory=dict)
-    """Agent servers by name, reached as `/agents/NAME/…`."""
-    client_tokens: tuple[str, ...] = ()
-    """SHA-256 hex of tokens that may call models and agents, beside the admin token."""
     max_connections: int = Field(8192, ge=1)
     """Connections of clients; one more is closed at once."""
     connections_per_sandbox: int = Field(1024, ge=1)
@@ -81,6 +61,31 @@ class ProxySettings(_Strict):
     """Silence of an upstream, before and between its bytes; the longest command of a sandbox may be silent."""
     drain: float = Field(10, ge=0)
     """What requests in flight get when it stops."""
+
+
+class ProxySettings(ProxyLimits):
+    """A routing proxy."""
+
+    host: str = "127.0.0.1"
+    """Address of the public listener."""
+    port: int = Field(0, ge=0, le=65535)
+    """Its port; 0 takes a free one."""
+    allowed_hosts: tuple[str, ...] = LOOPBACK_HOSTS
+    """Values of the Host header that are answered: `name`, with any port, or `name:port`."""
+    allowed_origins: tuple[str, ...] = ()
+    """Values of the Origin header that are answered; a request without one comes from no web page."""
+    admin_socket: Path | None = None
+    """Unix socket (mode 0660) on which the controller pushes routes; whoever may open it may replace them."""
+    admin_port: int | None = Field(None, ge=0, le=65535)
+    """Or a loopback port for that, with `admin_token`; 0 takes a free one."""
+    admin_token: SecretStr | None = None
+    """Bearer token that `admin_port` asks for."""
+    models: dict[str, Upstream] = Field(default_factory=dict)
+    """Model servers by name, reached as `/models/NAME/…`."""
+    agents: dict[str, Upstream] = Field(default_factory=dict)
+    """Agent servers by name, reached as `/agents/NAME/…`."""
+    client_tokens: tuple[str, ...] = ()
+    """SHA-256 hex of tokens that may call models and agents, beside the admin token."""
 
     @field_validator("models", "agents")
     @classmethod

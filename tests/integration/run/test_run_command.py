@@ -342,3 +342,18 @@ async def test_sessions_are_the_controllers_to_decide_where_one_is_used(gymbox: 
     ended = await gymbox.run(*SCRIPTED, "sessions=4", "runner.limit=4", "runner.output=out")
     assert ended.code == 0, ended.err
     assert [line["reward"] for line in gymbox.lines("out")] == [1.0] * 4
+
+
+async def test_what_the_proxy_of_a_run_lets_through_can_be_set(
+    gymbox: Gymbox, controller_url: str, token: str
+) -> None:
+    ended = await gymbox.run(*SCRIPTED, "proxy.max_connections=7", "runner.limit=1", "runner.output=out")
+    assert ended.code == 0, ended.err
+    assert gymbox.read("out", "manifest.json")["settings"]["proxy"]["max_connections"] == 7
+
+    ended = await gymbox.run(*SCRIPTED, "proxy.max_connections=none")
+    assert ended.code == 2 and "max_connections" in ended.err
+
+    gymbox.variables["GYMBOX_TOKEN"] = token
+    ended = await gymbox.run(*SCRIPTED[:2], "proxy.max_connections=7", f"controller={controller_url}")
+    assert ended.code == 2 and "proxy.* cannot be set with controller=" in ended.err

@@ -81,11 +81,15 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def test_a_controller_with_a_proxy_in_it_serves_an_agent(start: Start, tmp_path: Path) -> None:
     controller = start(
         *("controller", "provider=process", "--port", "0", "--proxy-port", "0", "--state", str(tmp_path / "s")),
-        *("--lease", "50", "--idle", "0", "--drain", "1"),
+        *("--lease", "50", "--idle", "0", "--drain", "1", "proxy.tools_body_limit=100"),
     )
     assert controller.call("/healthz", token="")[0] == 200
-    left = controller.call("/sandboxes", {"id": "leased", "environment": "counter"})[1]["expires_at"] - time.time()
-    assert 20 < left <= 50
+    leased = controller.call("/sandboxes", {"id": "leased", "environment": "counter"})[1]
+    assert 20 < leased["expires_at"] - time.time() <= 50
+    proxy = Server(controller.process, leased["url"].removesuffix("/sandboxes/leased"), leased["tokens"]["tools"])
+    # let through: it has not been reset
+    assert proxy.call("/sandboxes/leased/tools/increment_counter", {"count": 1})[0] == 409
+    assert proxy.call("/sandboxes/leased/tools/increment_counter", {"count": 1, "more": "x" * 100})[0] == 413
     assert controller.call("/sandboxes", token="")[0] == 401
     agent = start("agent", "model=scripted", "--port", "0", "--controller", controller.url)
     status, result = agent.call("/run?environment=counter", ROW)
@@ -135,7 +139,7 @@ def test_a_proxy_and_a_controller_in_processes_of_their_own_find_each_other(star
     model = start("model", "model=scripted", "--port", "0", "--token-file", str(secret))
     proxy = start(
         *("proxy", "--port", "0", "--admin-socket", str(tmp_path / "admin.sock"), "--model", f"m={model.url}"),
-        *("--upstream-token-file", str(secret), "--allowed-host", "gateway"),
+        *("--upstream-token-file", str(secret), "--allowed-host", "gateway", "proxy.upstream_body_limit=1000"),
     )
     assert proxy.call("/readyz")[0] == 503
     shared = tmp_path / "shared"
@@ -153,6 +157,7 @@ def test_a_proxy_and_a_controller_in_processes_of_their_own_find_each_other(star
     assert proxy.call("/sandboxes/one/tools", token=tools)[0] == 200
     assert proxy.call("/sandboxes/one/verify", {}, token=tools)[0] == 403
     assert proxy.call("/models/m/v1/models", token=controller.token)[0] == 200
+    assert proxy.call("/models/m/v1/responses", {"input": "x" * 1000}, token=controller.token)[0] == 413
     assert proxy.call("/healthz", host="evil.example")[0] == 200
     assert proxy.call("/models/m/v1/models", token=controller.token, host="evil.example")[0] == 403
     assert proxy.call("/models/m/v1/models", token=controller.token, host="gateway:80")[0] == 200
@@ -175,6 +180,10 @@ def test_a_proxy_and_a_controller_in_processes_of_their_own_find_each_other(star
         (["proxy", "--admin-socket", "/nowhere/x.sock"], "cannot listen on"),
         (["proxy", "--admin-socket", "x.sock", "--model", "m"], "write NAME=URL"),
         (["proxy", "--admin-socket", "x.sock", "--model", "m=file:///etc/passwd"], "URL scheme"),
+        (["proxy", "--admin-socket", "x.sock", "proxy.idle_timout=1"], "did you mean 'idle_timeout'?"),
+        (["proxy", "--admin-socket", "x.sock", "proxy.port=1"], "port"),
+        (["proxy", "--admin-socket", "x.sock", "model=local"], "write proxy.NAME=VALUE"),
+        (["controller", "--proxy-socket", "x", "--proxy-url", "http://x", "proxy.drain=1"], "--proxy-socket starts"),
         (["model", "--token-file", "/nowhere"], "cannot read the token"),
         (["model", "model=scripted", "--host", "0.0.0.0"], "--allowed-host"),
         (["model", "model=scripted", "--log-format", "xml"], "json or console"),

@@ -34,8 +34,8 @@ from gymbox.rollout import RolloutController, RolloutResult, run_rollout
 
 RETRY_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds before the second attempt, doubled for each further one; and at most."""
-HOPELESS = (ErrorKind.MODEL_UNAUTHORIZED, ErrorKind.MODEL_UNAVAILABLE)
-"""What says more of the model than of the rollout, where it is all that is heard."""
+HOPELESS = (ErrorKind.MODEL_UNAUTHORIZED, ErrorKind.MODEL_UNAVAILABLE, ErrorKind.JUDGE_FAILED)
+"""What says more of the models than of the rollout, where it is all that is heard."""
 log = logging.getLogger(__name__)
 
 
@@ -63,8 +63,8 @@ class RunnerSettings(BaseModel):
     retry_failed: bool = False
     """With `resume`: do again what has ended in an error; the lines that said so move to `failures.jsonl`."""
     give_up_after: int = Field(10, ge=0)
-    """Stop the run when this many rollouts have ended and every one with the same error, `model_unauthorized` or
-    `model_unavailable`: all others would fail alike. 0: never."""
+    """Stop the run when this many rollouts have ended and every one with the same error, `model_unauthorized`,
+    `model_unavailable` or `judge_failed`: all others would fail alike. 0: never."""
     capture: Mode = "off"
     """Whether the model's calls are recorded in the run's folder; `sampled`: those of a part of the rollouts."""
     capture_rate: float = Field(0.1, ge=0, le=1)

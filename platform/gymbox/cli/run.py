@@ -92,8 +92,11 @@ class Run:
         going_on = shlex.join([*kept, f"runner.output={self.output}", "runner.resume=true"])
         self.resume = f"{program()} run {going_on}"
         """The command that goes on with this run."""
-        tasks = shlex.join(text for text in kept if not text.startswith(("model=", "model.", "runner.repeats=")))
-        self.onward = f"{program()} run {tasks} model=openai model.name=NAME model.base_url=URL runner.repeats=4"
+        others = ("model=", "model.", "judge=", "judge.", "runner.repeats=")
+        tasks = shlex.join(text for text in kept if not text.startswith(others))
+        models = ["model"] if settings.judge is None else ["model", "judge"]
+        own = " ".join(f"{each}=openai {each}.name=NAME {each}.base_url=URL" for each in models)
+        self.onward = f"{program()} run {tasks} {own} runner.repeats=4"
         """The command that has a model of one's own do these tasks."""
         self._handler = handler
         self._stop, self._drop = asyncio.Event(), asyncio.Event()

@@ -1,0 +1,43 @@
+"""`gymbox run` of an environment that is scored by a judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ENVIRONMENT = f"environment={Path(__file__).parents[3] / 'environments' / 'short_answers'}"
+COMMON = (ENVIRONMENT, "model=scripted", "provider=process", "runner.limit=2", "runner.output=out")
+
+
+async def test_the_rewards_are_the_judges_and_the_judge_is_recorded(gymbox) -> None:
+    ended = await gymbox.run(*COMMON, "judge=scripted")
+    assert ended.code == 0, ended.err
+    for line in gymbox.lines("out"):
+        assert line["reward"] == 1.0
+        assert line["metrics"] == {"judge_calls": 3, "judge_tokens": 0, "judge_agreement": 1.0}
+    assert gymbox.read("out", "manifest.json")["settings"]["judge"]["_target_"].endswith("ScriptedModel")
+    assert "judge=openai judge.name=NAME" in ended.out
+
+
+async def test_without_a_judge_nothing_is_started_and_the_way_on_is_told(gymbox) -> None:
+    ended = await gymbox.run(*COMMON)
+    assert ended.code == 2
+    assert "add judge=openai judge.name=NAME" in ended.err
+    assert not (gymbox.folder / "out").exists()
+
+
+async def test_a_judge_that_is_mistyped_or_not_told_its_name_is_refused(gymbox) -> None:
+    ended = await gymbox.run(*COMMON, "judge=opnai")
+    assert ended.code == 2 and "did you mean 'openai'?" in ended.err
+    ended = await gymbox.run(*COMMON, "judge=openai")
+    assert ended.code == 2 and "judge.name is not set" in ended.err
+
+
+async def test_a_judge_that_cannot_be_reached_is_an_error_and_ends_the_run_early(gymbox) -> None:
+    dead = ("judge=openai", "judge.name=grader", "judge.base_url=http://127.0.0.1:9/v1", "judge.pause=0.01")
+    gymbox.variables["OPENAI_API_KEY"] = "sk-secret-of-the-judge"
+    ended = await gymbox.run(*COMMON, *dead, "runner.give_up_after=1")
+    assert ended.code == 1
+    assert {line["error"]["kind"] for line in gymbox.lines("out")} == {"judge_failed"}
+    assert {line["reward"] for line in gymbox.lines("out")} == {None}
+    written = "".join(path.read_text() for path in (gymbox.folder / "out").rglob("*") if path.is_file())
+    assert "sk-secret-of-the-judge" not in written + ended.out + ended.err

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gymbox_sandbox.responses import Response, ResponsesParams
 from pydantic import BaseModel, ConfigDict
 
+from gymbox.errors import Invalid
 from gymbox.http import HttpClient
 from gymbox.models.prices import Price
 
@@ -59,6 +62,67 @@ class Model(BaseModel, ABC):
         from gymbox.models.chat_requests import params_from_chat
 
         return chat_from_response(await self.responses(params_from_chat(body), call))
+
+    async def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[dict[str, Any]]:
+        """Answer as Responses events (see `events`), of which exactly one is terminal, the last; by default the whole
+        answer is awaited and replayed. Closing the iterator ends the call at the back end.
+
+        Raises:
+            ModelFailure: as `responses`, before the first event; a later failure is a `response.failed` event.
+        """
+        from gymbox.models.events import replayed
+
+        for event in replayed((await self.responses(params, call)).dump()):
+            yield event
+
+    async def chat_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[dict[str, Any]]:
+        """Answer as Chat chunks; by default converted both ways around `stream`. A chunk with the usage and without
+        choices is the last, whether it was asked for or not; a chunk with an `error` is the last, too.
+
+        Raises:
+            ModelFailure, Invalid: as `chat_completions`, before the first chunk.
+        """
+        from gymbox.models.chat_requests import params_from_chat
+        from gymbox.models.chat_streams import chat_from_events
+
+        async with aclosing(cast(Any, chat_from_events(self.stream(params_from_chat(body), call)))) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def messages(self, body: dict[str, Any], call: Call) -> dict[str, Any]:
+        """Answer a request of Anthropic's Messages API; by default converted both ways around `responses`.
+
+        Raises:
+            ModelFailure, Invalid: as `chat_completions`.
+        """
+        from gymbox.models.messages_answers import messages_from_response
+        from gymbox.models.messages_requests import params_from_messages
+
+        return messages_from_response(await self.responses(params_from_messages(body), call))
+
+    async def messages_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[dict[str, Any]]:
+        """Answer as Anthropic's events; by default converted both ways around `stream`. The last is a `message_stop`
+        or an `error`.
+
+        Raises:
+            ModelFailure, Invalid: as `chat_completions`, before the first event.
+        """
+        from gymbox.models.messages_requests import params_from_messages
+        from gymbox.models.messages_streams import messages_from_events
+
+        events = messages_from_events(self.stream(params_from_messages(body), call))
+        async with aclosing(cast(Any, events)) as told:
+            async for event in told:
+                yield event
+
+    async def count_tokens(self, body: dict[str, Any], call: Call) -> int:
+        """How many input tokens a Messages request has.
+
+        Raises:
+            Invalid: this back end cannot tell.
+            ModelFailure: as `responses`.
+        """
+        raise Invalid(f"count_tokens: the back end of model {self.name!r} cannot count a request's tokens")
 
     async def open(self) -> None:
         """Load what is slow to load; called once before the first call."""

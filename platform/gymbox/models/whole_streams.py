@@ -6,69 +6,115 @@ from collections.abc import Iterable
 from typing import Any
 
 _ADDED_UP = frozenset({"content", "reasoning_content", "reasoning", "refusal"})
+_LISTED = frozenset({"reasoning_details", "annotations"})
+_OF_CALL = frozenset({"index", "id", "type", "function"})
 
 
 def answer_of_chunks(chunks: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
     """The Chat answer that a stream's chunks make; None where they are not one. Fields that are not known are kept,
     the last value of each."""
-    answer: dict[str, Any] = {}
-    choices: dict[int, dict[str, Any]] = {}
+    answer = GrowingAnswer()
     for chunk in chunks:
+        answer.add(chunk)
+    return answer.whole()
+
+
+class GrowingAnswer:
+    """The Chat answer that chunks make. Calls are told apart by their index, and where an endpoint gives several of
+    them one index, by their id."""
+
+    def __init__(self) -> None:
+        self._answer: dict[str, Any] = {}
+        self._choices: dict[int, _Choice] = {}
+
+    def add(self, chunk: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+        """Take the next chunk; the pieces of the first choice's calls in it, each with its call's number."""
+        pieces: list[tuple[int, dict[str, Any]]] = []
         for given in chunk.get("choices") or []:
-            _add_choice(choices.setdefault(given.get("index") or 0, _new_choice(given)), given)
-        answer |= {name: value for name, value in chunk.items() if name != "choices" and value is not None}
-    if not choices:
-        return None
-    answer["object"] = "chat.completion"
-    answer["choices"] = [_ended(choices[index]) for index in sorted(choices)]
-    return answer
+            index = given.get("index") or 0
+            found = self._choices.setdefault(index, _Choice(index)).add(given)
+            pieces += found if index == 0 else []
+        self._answer |= {name: value for name, value in chunk.items() if name != "choices" and value is not None}
+        return pieces
+
+    def identify(self, call: int, identity: str) -> str:
+        """The id of a call of the first choice: its own, or else this from now on."""
+        found = self._choices[0].calls[call]
+        found["id"] = found["id"] or identity
+        return str(found["id"])
+
+    def whole(self) -> dict[str, Any] | None:
+        """The answer so far; None where there is none."""
+        if not self._choices:
+            return None
+        choices = [self._choices[index].whole() for index in sorted(self._choices)]
+        return {**self._answer, "object": "chat.completion", "choices": choices}
 
 
-def _new_choice(given: dict[str, Any]) -> dict[str, Any]:
-    return {"index": given.get("index") or 0, "message": {"role": "assistant", "content": None}, "_calls": {}}
+class _Choice:
+    def __init__(self, index: int) -> None:
+        self.calls: list[dict[str, Any]] = []
+        self._choice: dict[str, Any] = {"index": index}
+        self._message: dict[str, Any] = {"role": "assistant", "content": None}
+        self._texts: dict[str, list[str]] = {}
+        self._arguments: list[list[str]] = []
+        self._places: dict[Any, int] = {}
+        """Number of the call that an index stands for at the time."""
 
+    def add(self, given: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+        pieces: list[tuple[int, dict[str, Any]]] = []
+        for name, value in (given.get("delta") or {}).items():
+            if value is None:
+                continue
+            if name == "tool_calls":
+                pieces = [(self._add_call(piece), piece) for piece in value if isinstance(piece, dict)]
+            elif name in _ADDED_UP and isinstance(value, str):
+                self._texts.setdefault(name, []).append(value)
+            elif name in _LISTED and isinstance(value, list):
+                self._message.setdefault(name, []).extend(value)
+            else:
+                self._message[name] = value
+        for name, value in given.items():
+            if name in ("delta", "index") or value is None:
+                continue
+            if name == "logprobs":
+                kept = self._choice.setdefault("logprobs", {"content": []})
+                kept["content"] += value.get("content") or []
+            elif name == "token_ids":
+                self._choice.setdefault("token_ids", []).extend(value)
+            else:
+                self._choice[name] = value
+        return pieces
 
-def _add_choice(choice: dict[str, Any], given: dict[str, Any]) -> None:
-    message = choice["message"]
-    for name, value in (given.get("delta") or {}).items():
-        if value is None:
-            continue
-        if name == "tool_calls":
-            for piece in value:
-                _add_call(choice["_calls"], piece)
-        elif name in _ADDED_UP and isinstance(value, str):
-            message[name] = (message.get(name) or "") + value
-        else:
-            message[name] = value
-    for name, value in given.items():
-        if name in ("delta", "index") or value is None:
-            continue
-        if name == "logprobs":
-            kept = choice.setdefault("logprobs", {"content": []})
-            kept["content"] += value.get("content") or []
-        elif name == "token_ids":
-            choice.setdefault("token_ids", []).extend(value)
-        else:
-            choice[name] = value
+    def _add_call(self, piece: dict[str, Any]) -> int:
+        index, identity = piece.get("index"), piece.get("id")
+        given = piece.get("function")
+        function: dict[str, Any] = given if isinstance(given, dict) else {}
+        number = self._places.get(index)
+        known = self.calls[number] if number is not None else None
+        other = known is not None and identity and known["id"] and identity != known["id"]
+        # without an index, a name begins a call
+        unnumbered = index is None and function.get("name") and (not identity or known is None)
+        if known is None or number is None or other or unnumbered:
+            number = self._places[index] = len(self.calls)
+            known = {"id": None, "type": "function", "function": {"name": ""}}
+            self.calls.append(known)
+            self._arguments.append([])
+        known["id"] = known["id"] or identity
+        known["function"]["name"] = known["function"]["name"] or function.get("name") or ""
+        if isinstance(function.get("arguments"), str):
+            self._arguments[number].append(function["arguments"])
+        known |= {name: value for name, value in piece.items() if name not in _OF_CALL and value is not None}
+        return number
 
-
-def _add_call(calls: dict[int, dict[str, Any]], piece: dict[str, Any]) -> None:
-    index = piece.get("index")
-    call = calls.setdefault(
-        len(calls) if index is None else index,
-        {"id": None, "type": "function", "function": {"name": "", "arguments": ""}},
-    )
-    call["id"] = call["id"] or piece.get("id")
-    function = piece.get("function") or {}
-    call["function"]["name"] = call["function"]["name"] or function.get("name") or ""
-    call["function"]["arguments"] += function.get("arguments") or ""
-
-
-def _ended(choice: dict[str, Any]) -> dict[str, Any]:
-    calls = choice.pop("_calls")
-    if calls:
-        choice["message"]["tool_calls"] = [calls[index] for index in sorted(calls)]
-    return choice
+    def whole(self) -> dict[str, Any]:
+        message = {**self._message, **{name: "".join(texts) for name, texts in self._texts.items()}}
+        if self.calls:
+            message["tool_calls"] = [
+                {**call, "function": {**call["function"], "arguments": "".join(arguments)}}
+                for call, arguments in zip(self.calls, self._arguments, strict=True)
+            ]
+        return {**self._choice, "message": message}
 
 
 def message_of_events(events: Iterable[dict[str, Any]]) -> dict[str, Any] | None:

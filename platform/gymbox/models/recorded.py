@@ -13,10 +13,9 @@ from pydantic import PrivateAttr
 from gymbox.models import Call, Model
 from gymbox.models.capture import Capture, Recording
 from gymbox.models.cassettes import Dialect
+from gymbox.models.events import TERMINAL, Event
 from gymbox.models.whole_streams import answer_of_chunks, message_of_events
 
-Event = dict[str, Any]
-TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed"})
 Saw = Callable[[Recording, dict[str, Any], list[dict[str, Any]]], None]
 
 

@@ -14,9 +14,8 @@ from pydantic import PrivateAttr
 from gymbox.errors import ErrorKind, ModelFailure, from_wire
 from gymbox.models import Call, Model
 from gymbox.models.cassettes import Dialect, RecordedCall, recorded_calls, request_digest, rollout_key
+from gymbox.models.events import TERMINAL, Event, replayed
 
-Event = dict[str, Any]
-TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _Key = tuple[Dialect, str, str]
 
 
@@ -81,8 +80,6 @@ class ReplayModel(Model):
     async def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[Event]:
         found = await self._recorded("responses", params.dump(), call)
         if found.events is None:
-            from gymbox.models.events import replayed
-
             for event in replayed(_answer(found)):
                 yield event
             return
@@ -239,7 +236,6 @@ async def _chunks(answer: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
     """A plain Chat answer, asked for as a stream."""
     from gymbox.models.chat_answers import response_from_chat
     from gymbox.models.chat_streams import chat_from_events
-    from gymbox.models.events import replayed
 
     async for chunk in chat_from_events(_told(replayed(response_from_chat(answer).dump()))):
         yield chunk
@@ -247,7 +243,6 @@ async def _chunks(answer: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
 
 async def _message_events(answer: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
     """A plain Messages answer, asked for as a stream."""
-    from gymbox.models.events import replayed
     from gymbox.models.messages_answers import response_from_messages
     from gymbox.models.messages_streams import messages_from_events
 

@@ -119,7 +119,7 @@ class _Choice:
 
 def message_of_events(events: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
     """The Messages answer that a stream's events make; None where they are not one."""
-    message: dict[str, Any] | None = None
+    message: dict[str, Any] = {}
     blocks: dict[int, dict[str, Any]] = {}
     for event in events:
         kind = event.get("type")
@@ -129,10 +129,10 @@ def message_of_events(events: Iterable[dict[str, Any]]) -> dict[str, Any] | None
             blocks[event["index"]] = {**event["content_block"]}
         elif kind == "content_block_delta" and event["index"] in blocks:
             _add_delta(blocks[event["index"]], event["delta"])
-        elif kind == "message_delta" and message is not None:
+        elif kind == "message_delta" and message:
             message |= event.get("delta") or {}
             message["usage"] = {**(message.get("usage") or {}), **(event.get("usage") or {})}
-    if message is None:
+    if not message:
         return None
     return {**message, "content": [_ended_block(blocks[index]) for index in sorted(blocks)]}
 

@@ -194,8 +194,9 @@ def overhead(folder: Path) -> list[Figure]:
     from gymbox.environment import Environment
     from gymbox.http import HttpClient
     from gymbox.models.scripted import ScriptedModel
+    from gymbox.plan import Plan, RunnerSettings
     from gymbox.results import RunFolder
-    from gymbox.runner import Plan, RunnerSettings, run
+    from gymbox.runner import run
     from gymbox_sandbox.responses import Response
     from gymbox_sandbox.tasks import Task
 

@@ -199,7 +199,7 @@ def explain(error: ValidationError, known: list[str]) -> str:
     """One line for each faulty field of a pydantic error, with the nearest name for a typo."""
     lines = []
     for fault in error.errors(include_url=False):
-        where = ".".join(str(part) for part in fault["loc"]) or "(top)"
+        where = ".".join(str(part) for part in fault["loc"] if part != "_default") or "(top)"
         hint = f" ({nearest(str(fault['loc'][-1]), known)})" if fault["type"] == "extra_forbidden" else ""
         lines.append(f"  {where}: {fault['msg']}{hint}")
     return "\n".join(lines)

@@ -19,9 +19,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gymbox.errors import RolloutError, Stage
+from gymbox.plan import Plan, Slot
 from gymbox.results import METRICS, ROLLOUTS, RunFolder
 from gymbox.rollout import RolloutResult
-from gymbox.runner import Plan, Slot, Summary
+from gymbox.runner import Summary
 
 SHORTEST, LONGEST = 10.0, 60.0
 """Seconds between two lines where the output is no terminal: few at first, fewer later."""

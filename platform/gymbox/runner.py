@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Protocol
 
 from gymbox_sandbox.responses import Response
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel
 
 from gymbox import logs
 from gymbox.agents import Agent
-from gymbox.dataset import Dataset, Row, open_datasets
-from gymbox.environment import Environment
 from gymbox.errors import ErrorKind, Stage
 from gymbox.http import HttpClient
 from gymbox.models import Model
-from gymbox.models.capture import Capture, Mode
+from gymbox.models.capture import Capture
 from gymbox.models.cassettes import CALLS
 from gymbox.models.recorded import RecordedModel
 from gymbox.models.rollout_endpoints import RolloutEndpoints
 from gymbox.models.trajectories import has_token_ids, rebuilt, told_of
+from gymbox.plan import Plan, Slot
 from gymbox.results import RunFolder, Score, Status
 from gymbox.rollout import RolloutController, RolloutResult, run_rollout
 
@@ -37,136 +35,6 @@ RETRY_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 HOPELESS = (ErrorKind.MODEL_UNAUTHORIZED, ErrorKind.MODEL_UNAVAILABLE, ErrorKind.JUDGE_FAILED)
 """What says more of the models than of the rollout, where it is all that is heard."""
 log = logging.getLogger(__name__)
-
-
-class RunnerSettings(BaseModel):
-    """How a run goes about its rollouts."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    output: Path | None = None
-    """Folder for the results, new or empty. Default: `runs/<time>-<environments>`."""
-    limit: int | None = Field(None, ge=1)
-    """Tasks of each environment; default all."""
-    repeats: int = Field(1, ge=1, le=100_000)
-    """Rollouts of each task."""
-    concurrency: int = Field(8, ge=1, le=65_536)
-    """Rollouts under way at once."""
-    order: Literal["dataset", "shuffled"] = "dataset"
-    """`shuffled` draws the tasks in an order that `seed` fixes, so `limit` becomes a sample."""
-    seed: int = 0
-    attempts: int = Field(1, ge=1, le=10)
-    """How often a rollout may be tried in all when it ends in an error that a retry can help; each failed attempt is
-    recorded. More than one gives slow rollouts a second chance too: mind it when you compare scores."""
-    resume: bool = False
-    """Go on with the run in `output`: what has its line there is not done again."""
-    retry_failed: bool = False
-    """With `resume`: do again what has ended in an error; the lines that said so move to `failures.jsonl`."""
-    give_up_after: int = Field(10, ge=0)
-    """Stop the run when this many rollouts have ended and every one with the same error, `model_unauthorized`,
-    `model_unavailable` or `judge_failed`: all others would fail alike. 0: never."""
-    capture: Mode = "off"
-    """Whether the model's calls are recorded in the run's folder; `sampled`: those of a part of the rollouts."""
-    capture_rate: float = Field(0.1, ge=0, le=1)
-    """That part; the same rollouts in every run of the same tasks."""
-    grace: float = Field(30, ge=0)
-    """Seconds that running rollouts get to end after Ctrl-C; then they are dropped, for a resume to do again."""
-
-    @field_validator("capture", mode="before")
-    @classmethod
-    def _words(cls, value: Any) -> Any:
-        return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value  # YAML's reading
-
-    def inputs(self) -> dict[str, Any]:
-        """The part on which the results depend."""
-        return self.model_dump(include={"limit", "repeats", "order", "seed"})
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One rollout to do: which task of which environment, and which of its repeats."""
-
-    environment: Environment
-    row: Row
-    repeat: int
-
-    def id(self, run: str) -> str:
-        """The same in every start of the run `run`, and fit for a sandbox's name."""
-        name = self.environment.name
-        if len(name) > 60:
-            name = f"{name[:50]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-        return f"{run}-{name}-{self.row.index}-{self.repeat}"
-
-
-class Plan:
-    """What a run consists of: every row checked, each read again only when its turn comes."""
-
-    def __init__(
-        self, environments: Sequence[Environment], settings: RunnerSettings, cache: Path | None = None
-    ) -> None:
-        """
-        Args:
-            cache: see `open_datasets`.
-
-        Raises:
-            ConfigError: faulty rows, all of them, or a dataset that cannot be read.
-        """
-        self.settings = settings
-        self.environments = environments
-        self._datasets: list[Dataset] = open_datasets(environments, cache)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for dataset in self._datasets:
-            dataset.close()
-
-    def __len__(self) -> int:
-        return sum(self.sizes().values())
-
-    def sizes(self) -> dict[str, int]:
-        """Rollouts of each environment."""
-        return {
-            environment.name: self._tasks(dataset) * self.settings.repeats
-            for environment, dataset in zip(self.environments, self._datasets, strict=True)
-        }
-
-    def __iter__(self) -> Iterator[Slot]:
-        """Environments take turns, so that what is wrong with one of them shows early."""
-        turns = [self._of(*pair) for pair in zip(self.environments, self._datasets, strict=True)]
-        while turns:
-            for turn in list(turns):
-                slot = next(turn, None)
-                if slot is None:
-                    turns.remove(turn)
-                else:
-                    yield slot
-
-    def inputs(self) -> dict[str, Any]:
-        """Digests and settings on which the results depend; see `RunManifest.inputs`."""
-        return {
-            "runner": self.settings.inputs(),
-            "environments": {
-                environment.name: {"digest": environment.digest, "dataset": dataset.sha256, "rows": len(dataset)}
-                for environment, dataset in zip(self.environments, self._datasets, strict=True)
-            },
-        }
-
-    def _of(self, environment: Environment, dataset: Dataset) -> Iterator[Slot]:
-        for index in self._order(environment, dataset):
-            row = dataset[index]
-            for repeat in range(self.settings.repeats):
-                yield Slot(environment, row, repeat)
-
-    def _order(self, environment: Environment, dataset: Dataset) -> Sequence[int]:
-        if self.settings.order == "dataset":
-            return range(self._tasks(dataset))
-        chance = random.Random(f"{self.settings.seed}/{environment.name}")
-        return chance.sample(range(len(dataset)), self._tasks(dataset))
-
-    def _tasks(self, dataset: Dataset) -> int:
-        return min(len(dataset), self.settings.limit or len(dataset))
 
 
 class Watcher(Protocol):
@@ -332,8 +200,9 @@ class _Run:
         failed: list[RolloutResult] = []
         while True:
             result = await self._attempt(slot, len(failed) + 1)
-            last = len(failed) + 1 == self.plan.settings.attempts or self.stop.is_set()
-            if last or result.error is None or not result.error.retryable:
+            if result.error is None or not result.error.retryable or self.stop.is_set():
+                return result, failed
+            if len(failed) + 1 >= self.plan.settings.attempts_at(result.error.kind):
                 return result, failed
             log.info("rollout %s: trying again after %s", result.rollout_id, result.error.kind)
             failed.append(result)

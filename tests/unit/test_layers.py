@@ -13,7 +13,7 @@ ISLANDS = {
     "proxy": {"proxy"},
     "providers": {"providers"},
     "rollouts": {
-        *("agents", "models", "rollout", "runner", "results", "dataset", "progress", "checks"),
+        *("agents", "models", "rollout", "runner", "plan", "results", "dataset", "progress", "checks"),
         *("dataset_index", "row_check"),
         *("client", "sandbox_client", "judge"),
     },

@@ -155,7 +155,9 @@ async def _test(environment: Environment, settings: Settings) -> list[Finding]:
 
     [dataset] = open_datasets([environment])
     try:
-        rows = [dataset[index] for index in range(min(len(dataset), settings.runner.limit or ROWS))]
+        rows = [
+            dataset[index] for index in range(min(len(dataset), settings.runner.limit_of(environment.name) or ROWS))
+        ]
         findings = [Finding("manifest and rows are valid", len(dataset))]
         async with HttpClient() as http, _controller(environment, settings, http) as controller:
             checks = Checks(environment, rows, controller, http, concurrency=settings.runner.concurrency)

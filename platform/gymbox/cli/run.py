@@ -29,12 +29,13 @@ from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, Problem, nearest
 from gymbox.http import HttpClient
 from gymbox.judge import judge_of
+from gymbox.plan import Plan
 from gymbox.progress import Progress, show
 from gymbox.providers import isolation_of, versions_of
 from gymbox.proxy import ProxySettings
 from gymbox.results import RunFolder, WriteFailed
 from gymbox.rollout import RolloutController
-from gymbox.runner import Plan, Summary, run
+from gymbox.runner import Summary, run
 
 log = logging.getLogger(__name__)
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

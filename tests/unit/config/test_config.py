@@ -33,7 +33,7 @@ def test_groups_choose_components_and_dots_set_their_fields() -> None:
 
     assert found.agent == SingleTurn(instructions="be brief")
     assert isinstance(found.model, ScriptedModel) and isinstance(found.provider, ProcessProvider)
-    assert found.runner.repeats == 4 and found.runner.concurrency == 8
+    assert found.runner.repeats_of("counter") == 4 and found.runner.concurrency == 8
 
 
 @pytest.mark.parametrize(

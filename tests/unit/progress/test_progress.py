@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from gymbox.environment import Environment
 from gymbox.errors import ErrorKind, RolloutError, Stage
+from gymbox.plan import Plan, RunnerSettings
 from gymbox.progress import Progress, duration, printable, short, show
 from gymbox.results import RunFolder, Score
 from gymbox.rollout import RolloutResult
-from gymbox.runner import Plan, RunnerSettings, Summary
+from gymbox.runner import Summary
 from gymbox_sandbox.responses import Response, Usage
 from rich.console import Console
 

@@ -11,9 +11,10 @@ import pytest
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError, ErrorKind, Stage
 from gymbox.http import HttpClient
+from gymbox.plan import Plan, RunnerSettings, Slot
 from gymbox.results import RunFolder, WriteFailed
 from gymbox.rollout import RolloutResult
-from gymbox.runner import Plan, RunnerSettings, Slot, Summary, run
+from gymbox.runner import Summary, run
 
 from .conftest import CountingAgent, FailingAgent, MemoryController, SilentModel, row
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -298,6 +299,33 @@ async def test_a_fresh_verify_asks_too(
 ) -> None:
     assert (await verdict(judged, asking("asking-fresh", verify="fresh"))).reward == 1.0
     assert len(bench.bodies) == 1
+
+
+async def test_tasks_that_share_a_sandbox_ask_each_for_themselves(
+    judged: EmbeddedController, bench: Bench, asking: Callable[..., Environment]
+) -> None:
+    bench.answer = lambda body: json.dumps({"correct": "right" in body["input"]})
+    environment = asking("asking-together", sessions=4)
+    questions = ["right one", "wrong", "right two", "wrong, too"]
+    found = await asyncio.gather(*(verdict(judged, environment, question=each) for each in questions))
+    assert [each.reward for each in found] == [1.0, 0.0, 1.0, 0.0]
+
+
+async def test_a_verify_that_is_no_coroutine_cannot_ask(
+    judged: EmbeddedController, write_environment: Callable[..., Environment]
+) -> None:
+    server = (
+        ASKING[: ASKING.index("    async def verify")]
+        + """
+    def verify(self, task: Task, response: Response) -> float:
+        import asyncio
+
+        return float(asyncio.run(self.judge.ask("Is it right?")) == "yes")
+"""
+    )
+    environment = write_environment("asking-sync", server, judge=True)
+    with pytest.raises(Problem, match="verify must be async"):
+        await verdict(judged, environment)
 
 
 async def test_who_calls_verify_over_rest_may_bring_the_answers(

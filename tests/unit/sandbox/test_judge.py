@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -199,3 +201,9 @@ async def test_another_event_loop_cannot_ask() -> None:
             asyncio.run(line.ask({"params": {}}))
 
     await asyncio.to_thread(elsewhere)
+
+
+def test_a_server_that_asks_nothing_does_not_import_it() -> None:
+    check = "import sys, gymbox_sandbox.serve, gymbox_sandbox.commands; print('gymbox_sandbox.judge' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

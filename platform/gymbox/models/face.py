@@ -18,6 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from gymbox.errors import AtCapacity, ErrorKind, Invalid, ModelFailure, Problem, TimedOut, Unavailable
 from gymbox.models import Model
 from gymbox.models.rollout_paths import RolloutPaths
+from gymbox.models.strict_json import json_bytes, strict_json
 from gymbox.serving import new_app, problem_response
 
 _ANSWERS: dict[ErrorKind, tuple[type[Problem], int]] = {
@@ -67,12 +68,17 @@ async def json_object(request: Request) -> dict[str, Any]:
         Invalid: it is no JSON object.
     """
     try:
-        body = await request.json()
+        body = strict_json(await request.body())
     except (ValueError, RecursionError) as error:
         raise Invalid(f"the body is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise Invalid("the body must be a JSON object")
     return body
+
+
+def json_answer(content: dict[str, Any]) -> Response:
+    """The answer that says this."""
+    return Response(json_bytes(content), media_type="application/json")
 
 
 def validated[Found: BaseModel](kind: type[Found], body: dict[str, Any]) -> Found:

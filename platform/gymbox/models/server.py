@@ -9,12 +9,13 @@ from gymbox_sandbox.hang_up import unless_hung_up
 from gymbox_sandbox.lifecycle import ROLLOUT_HEADER
 from gymbox_sandbox.responses import Response as ModelResponse
 from gymbox_sandbox.responses import ResponsesParams
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from gymbox.errors import NotFound, nearest
 from gymbox.http import HttpClient
 from gymbox.models import Call, Model
-from gymbox.models.face import app_with, event_stream, json_object, validated, whole_response
+from gymbox.models.direct_routes import add_direct_routes
+from gymbox.models.face import app_with, event_stream, json_answer, json_object, validated, whole_response
 from gymbox.models.streams import chat_events, responses_events
 
 
@@ -52,8 +53,7 @@ class ModelServer:
         app = app_with(self.model, f"gymbox model {self.model.name}")
         app.add_api_route("/healthz", self._healthz, methods=["GET"])
         app.add_api_route("/v1/models", self._models, methods=["GET"])
-        app.add_api_route("/v1/responses", self._responses, methods=["POST"], response_model=None)
-        app.add_api_route("/v1/chat/completions", self._chat, methods=["POST"], response_model=None)
+        add_direct_routes(app, {"/v1/responses": self._responses, "/v1/chat/completions": self._chat})
         return app
 
     async def _healthz(self) -> dict[str, str]:
@@ -67,7 +67,7 @@ class ModelServer:
         params = validated(ResponsesParams, await self._body(request))
         response = await unless_hung_up(request.receive, self.responses(params, self._call(request)))
         answer = whole_response(response, params)
-        return event_stream(responses_events(answer)) if params.stream else JSONResponse(answer)
+        return event_stream(responses_events(answer)) if params.stream else json_answer(answer)
 
     async def _chat(self, request: Request) -> Response:
         body = await self._body(request)
@@ -75,7 +75,7 @@ class ModelServer:
         options = body.pop("stream_options", None) or {}
         answer = await unless_hung_up(request.receive, self.chat_completions(body, self._call(request)))
         if not stream:
-            return JSONResponse(answer)
+            return json_answer(answer)
         return event_stream(chat_events(answer, include_usage=bool(options.get("include_usage"))))
 
     async def _body(self, request: Request) -> dict[str, Any]:

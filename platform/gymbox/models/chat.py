@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any, Literal, cast
 
 from gymbox_sandbox.responses import Response, ResponsesParams
+from pydantic import PrivateAttr
 
+from gymbox.errors import ErrorKind, Invalid, ModelFailure
 from gymbox.models import Call
 from gymbox.models.chat_answers import response_from_chat
 from gymbox.models.chat_requests import chat_from_params
+from gymbox.models.chat_streams import chat_error, chunk_of_answer, events_from_chat, whole_chunks
 from gymbox.models.endpoint import Endpoint
+from gymbox.models.events import Event, one_terminal
+from gymbox.models.sse import objects_in
 from gymbox.models.structured import check_structured
 from gymbox.models.token_ids import echo_token_ids, with_prefix_mark
 
@@ -33,8 +40,89 @@ class ChatModel(Endpoint):
     """With `token_ids`: send the ids of the last sampled turn back on its message, so that a server which goes on from
     them (NeMo RL's, say) keeps the prefix exact; others ignore the fields."""
 
+    _defaults: dict[str, Any] | None = PrivateAttr(None)
+
     async def responses(self, params: ResponsesParams, call: Call) -> Response:
-        merged = ResponsesParams.model_validate({**self.params, **_given(params)})
+        body, read = self._asked(params)
+        return await self.post(call.http, "/chat/completions", body, read, call=call)
+
+    async def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[Event]:
+        body, read = self._asked(params)
+        async with aclosing(cast(Any, self.events(body, read, call))) as events:
+            async for event in events:
+                yield event
+
+    async def chat_completions(self, body: dict[str, Any], call: Call) -> dict[str, Any]:
+        """Send a Chat request on with this model's name and defaults; the answer comes back as it is. With
+        `token_ids`, both are converted, so that the ids stand where they always do.
+
+        Raises:
+            ModelFailure: as `responses`.
+            Invalid: it has no messages.
+        """
+        if self.token_ids:
+            return await super().chat_completions(body, call)
+        wanted = _wanted(body)
+
+        def read(answer: Any) -> dict[str, Any]:
+            for each in _each_choice(answer):
+                check_structured(wanted, response_from_chat(each))
+            found: dict[str, Any] = answer
+            return found
+
+        return await self.post(call.http, "/chat/completions", self._passed_on(body), read, call=call)
+
+    async def chat_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[dict[str, Any]]:
+        """As `chat_completions`; where JSON is asked for, too, what came is known to be that only at the end, so the
+        stream is converted."""
+        converted = self.token_ids or bool(_wanted(body).model_extra)
+        chunks = super().chat_stream(body, call) if converted else self._passed_through(body, call)
+        async with aclosing(cast(Any, chunks)) as told:
+            async for chunk in told:
+                yield chunk
+
+    async def _passed_through(self, body: dict[str, Any], call: Call) -> AsyncIterator[dict[str, Any]]:
+        shared: dict[str, Any] | None = None
+        asked = self._passed_on(body)
+        count = asked.get("n")
+        try:
+            chunks = whole_chunks(self._chunks(asked, call), self.name, count if isinstance(count, int) else 1)
+            async with aclosing(cast(Any, chunks)) as told:
+                async for chunk in told:
+                    shared = chunk
+                    yield chunk
+        except (ModelFailure, Invalid) as error:
+            if shared is None:
+                raise self._unusable(error) from error
+            kept: dict[str, Any] = {name: value for name, value in shared.items() if name in _OF_CHUNK}
+            yield {**kept, "choices": [], "error": chat_error(self._unusable(error))}
+
+    async def events(self, body: dict[str, Any], read: Callable[[Any], Response], call: Call) -> AsyncIterator[Event]:
+        """The answer to a Chat request as Responses events; see `Model.stream`.
+
+        Args:
+            read: makes the Response of the whole answer.
+        """
+        chunks = whole_chunks(self._chunks(body, call), self.name)
+        events = one_terminal(events_from_chat(chunks, read, log_probs=not self.token_ids), self.name)
+        async with aclosing(cast(Any, events)) as told:
+            async for event in told:
+                yield event
+
+    async def _chunks(self, body: dict[str, Any], call: Call) -> AsyncIterator[dict[str, Any]]:
+        given = body.get("stream_options")
+        options = {**(given if isinstance(given, dict) else {}), "include_usage": True}
+        body = body | {"stream": True, "stream_options": options}
+        async with self.open_stream(call.http, "/chat/completions", body, call=call) as stream:
+            if stream.whole is not None:
+                yield chunk_of_answer(stream.whole)
+                return
+            async for chunk in objects_in(aiter(stream)):
+                yield chunk
+
+    def _asked(self, params: ResponsesParams) -> tuple[dict[str, Any], Callable[[Any], Response]]:
+        """The request for `params`, and how its answer is read."""
+        merged = params.with_defaults(self.params)
         body = chat_from_params(merged, reasoning_field=self.reasoning_field) | {"model": self.name}
         if self.token_ids:
             body |= {"logprobs": True, "return_token_ids": True}
@@ -46,8 +134,46 @@ class ChatModel(Endpoint):
             check_structured(merged, response)
             return with_prefix_mark(merged.items, response)
 
-        return await self.post(call.http, "/chat/completions", body, read, call=call)
+        return body, read
+
+    def _passed_on(self, body: dict[str, Any]) -> dict[str, Any]:
+        """A Chat request with this model's name and defaults."""
+        if not isinstance(body.get("messages"), list) or not body["messages"]:
+            raise Invalid("messages: a Chat request needs a list of messages")
+        if self._defaults is None:
+            wanted = ResponsesParams.model_validate({"input": "?", **self.params})
+            defaults = chat_from_params(wanted, reasoning_field=self.reasoning_field)
+            self._defaults = {name: value for name, value in defaults.items() if name != "messages"}
+        given = {name: value for name, value in body.items() if value is not None and name not in _DELIVERY}
+        defaults = self._defaults
+        if "max_completion_tokens" in given:
+            defaults = {name: value for name, value in defaults.items() if name != "max_tokens"}
+        return {**defaults, **given, "model": self.name}
+
+    def _unusable(self, error: ModelFailure | Invalid) -> ModelFailure:
+        if isinstance(error, ModelFailure):
+            return error
+        text = f"model {self.name!r} streamed an unusable answer: {error.detail}"
+        return ModelFailure(ErrorKind.MODEL_BAD_RESPONSE, text)
 
 
-def _given(params: ResponsesParams) -> dict[str, Any]:
-    return {name: value for name, value in params.dump().items() if value is not None}
+_DELIVERY = ("stream", "stream_options")
+_OF_CHUNK = ("id", "object", "created", "model")
+
+
+def _wanted(body: dict[str, Any]) -> ResponsesParams:
+    """What `check_structured` looks at, of a Chat request."""
+    wanted = body.get("response_format")
+    if not isinstance(wanted, dict) or wanted.get("type") not in ("json_schema", "json_object"):
+        return ResponsesParams()
+    named = wanted.get("json_schema")
+    schema = named if isinstance(named, dict) else {}
+    return ResponsesParams.model_validate({"text": {"format": {**schema, "type": wanted["type"]}}})
+
+
+def _each_choice(answer: Any) -> list[Any]:
+    """The answer, or where it has several choices, an answer for each."""
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    if not isinstance(choices, list) or len(choices) < 2:
+        return [answer]
+    return [{**answer, "choices": [choice]} for choice in choices]

@@ -35,13 +35,19 @@ _OPENED, _CLOSED = "<think>", "</think>"
 # --- chunks of an endpoint
 
 
-async def whole_chunks(chunks: AsyncIterator[dict[str, Any]], model: str) -> AsyncIterator[dict[str, Any]]:
+async def whole_chunks(
+    chunks: AsyncIterator[dict[str, Any]], model: str, count: int = 1
+) -> AsyncIterator[dict[str, Any]]:
     """The chunks of one finished answer; ends with it, whatever the endpoint does after its usage, or without one.
+
+    Args:
+        count: of the choices that were asked for.
 
     Raises:
         ModelFailure: the stream tells of an error, or ends or breaks off before the answer's end.
     """
     finished = False
+    ended: set[Any] = set()
     async with aclosing(cast(Any, chunks)) as source:
         while True:
             try:
@@ -56,13 +62,24 @@ async def whole_chunks(chunks: AsyncIterator[dict[str, Any]], model: str) -> Asy
             if chunk.get("error"):
                 code, text = error_of(chunk)
                 raise ModelFailure(kind_of_code(code), f"model {model!r} failed in mid-answer: {text}")
-            choices = chunk.get("choices") or []
-            finished = finished or any(choice.get("finish_reason") for choice in choices)
+            ended |= {choice.get("index") for choice in chunk.get("choices") or [] if choice.get("finish_reason")}
+            finished = len(ended) >= count
             yield chunk
             if finished and chunk.get("usage"):
                 return
     if not finished:
         raise ModelFailure(ErrorKind.MODEL_UNAVAILABLE, f"model {model!r} ended its stream before its answer")
+
+
+def chunk_of_answer(answer: dict[str, Any]) -> dict[str, Any]:
+    """A whole Chat answer as one chunk, from an endpoint that does not stream."""
+    choices = []
+    for choice in answer.get("choices") or []:
+        delta = dict(choice.get("message") or {})
+        if isinstance(delta.get("tool_calls"), list):
+            delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(delta["tool_calls"])]
+        choices.append({**{name: value for name, value in choice.items() if name != "message"}, "delta": delta})
+    return {**answer, "object": "chat.completion.chunk", "choices": choices}
 
 
 async def events_from_chat(

@@ -215,10 +215,18 @@ class Gathered:
 
     def add(self, event: Event) -> None:
         """Take the next event."""
-        if event["type"] in TERMINAL:
+        kind = event.get("type")
+        if kind in TERMINAL:
             self._last = event
-        elif event["type"] == "response.output_item.done":
-            self._items[event["output_index"]] = event["item"]
+        elif kind == "response.output_item.done":
+            self._items[event.get("output_index", len(self._items))] = event.get("item") or {}
+
+    def whole(self, event: Event) -> Any:
+        """The response of a terminal event; some servers tell of its items only on their way."""
+        told = event.get("response")
+        if isinstance(told, dict) and told.get("output") == [] and self._items:
+            return {**told, "output": [self._items[index] for index in sorted(self._items)]}
+        return told
 
     def response(self) -> Response:
         """The Response.
@@ -229,14 +237,10 @@ class Gathered:
         """
         if self._last is None:
             raise Invalid("the stream ended before the answer did")
-        told = self._last["response"]
         if self._last["type"] == "response.failed":
-            raise failure_in(told, self._model)
-        if not told.get("output"):
-            # some servers tell of the items only on their way
-            told = {**told, "output": [self._items[index] for index in sorted(self._items)]}
+            raise failure_in(self._last["response"], self._model)
         try:
-            return Response.model_validate(told)
+            return Response.model_validate(self.whole(self._last))
         except ValidationError as error:
             raise Invalid(f"it is no Response: {faults(error)}") from error
 
@@ -254,10 +258,11 @@ async def one_terminal(events: AsyncIterator[Event], model: str) -> AsyncIterato
         async with aclosing(cast(Any, events)) as source:
             async for event in source:
                 started = True
-                if event["type"] == "response.created":
+                kind = event.get("type")
+                if kind == "response.created" and isinstance(event.get("response"), dict):
                     begun = event["response"]
                 yield event
-                if event["type"] in TERMINAL:
+                if kind in TERMINAL:
                     return
         failure = ModelFailure(ErrorKind.MODEL_UNAVAILABLE, f"model {model!r} ended its stream before its answer")
     except ModelFailure as error:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any, cast
 
 from gymbox_sandbox.problems import faults
 from gymbox_sandbox.responses import Response, ResponsesParams
 from pydantic import ValidationError
 
-from gymbox.errors import Invalid
+from gymbox.errors import Invalid, ModelFailure
 from gymbox.models import Call
 from gymbox.models.chat_messages import object_arguments
 from gymbox.models.endpoint import BaseUrl, Endpoint
+from gymbox.models.events import Event, Gathered, failure_in, one_terminal, replayed, terminal, whole
+from gymbox.models.exchange import error_of, kind_of_code
+from gymbox.models.sse import objects_in
 from gymbox.models.structured import check_structured
 from gymbox.models.token_ids import MASK_FIELDS, TOKEN_FIELDS, with_prefix_mark
 
@@ -31,17 +36,49 @@ class OpenAIModel(Endpoint):
 
     async def responses(self, params: ResponsesParams, call: Call) -> Response:
         body = request_body(params, self.params) | {"model": self.name}
+        return await self.post(call.http, "/responses", body, _reader(params), call=call)
 
-        def read(answer: Any) -> Response:
-            response = read_response(answer)
-            check_structured(params, response)
-            return with_prefix_mark(params.items, response)
+    async def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[Event]:
+        body = request_body(params, self.params) | {"model": self.name, "stream": True}
+        events = one_terminal(self._events(body, _reader(params), call), self.name)
+        async with aclosing(cast(Any, events)) as told:
+            async for event in told:
+                yield event
 
-        return await self.post(call.http, "/responses", body, read, call=call)
+    async def _events(self, body: dict[str, Any], read: Callable[[Any], Response], call: Call) -> AsyncIterator[Event]:
+        async with self.open_stream(call.http, "/responses", body, call=call) as stream:
+            if stream.whole is not None:
+                for event in replayed(read(stream.whole).dump()):
+                    yield event
+                return
+            gathered = Gathered(self.name)
+            async for event in objects_in(aiter(stream)):
+                event.pop("sequence_number", None)
+                kind = event.get("type")
+                if kind == "error":
+                    code, text = error_of(event)
+                    raise ModelFailure(kind_of_code(code), f"model {self.name!r} failed in mid-answer: {text}")
+                if kind == "response.failed":
+                    told = event.get("response")
+                    raise failure_in(told if isinstance(told, dict) else {}, self.name)
+                if kind in ("response.completed", "response.incomplete"):
+                    yield terminal(whole(read(gathered.whole(event)).dump()))
+                    return
+                gathered.add(event)
+                yield event
 
     def _headers(self) -> dict[str, str]:
         named = {"OpenAI-Organization": self.organization, "OpenAI-Project": self.project}
         return super()._headers() | {name: value for name, value in named.items() if value is not None}
+
+
+def _reader(params: ResponsesParams) -> Callable[[Any], Response]:
+    def read(answer: Any) -> Response:
+        response = read_response(answer)
+        check_structured(params, response)
+        return with_prefix_mark(params.items, response)
+
+    return read
 
 
 def request_body(params: ResponsesParams, defaults: dict[str, Any]) -> dict[str, Any]:

@@ -217,10 +217,11 @@ class Endpoint(Model):
             try:
                 return await self._try(http, turn, usable, accept), turn
             except ModelFailure as raised:
-                turn.over()
                 failure, kind = raised, raised.rollout_kind
                 rest = None if failure.retry_after is None else min(failure.retry_after, LONGEST_PAUSE)
+                # before the turn is over, lest the next one goes there, too
                 pool.went_wrong(turn.place, kind, rest)
+                turn.over()
                 failures[kind] += 1
                 failed_at.add(turn.place)
                 wait = min(self.pause * 2 ** (failures.total() - 1), LONGEST_PAUSE) if rest is None else rest

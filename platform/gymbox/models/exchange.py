@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 import aiohttp
@@ -351,8 +351,16 @@ class ByteStream:
         self._exchange = exchange
         self._failure = failure
         self._counts = count_tokens
+        self._parts = self._passing()
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._parts
+
+    async def aclose(self) -> None:
+        """Read no more of it."""
+        await self._parts.aclose()
+
+    async def _passing(self) -> AsyncGenerator[bytes]:
         if self.whole is not None:
             return
         tail = b""

@@ -92,7 +92,8 @@ class Place:
 
     @property
     def load(self) -> tuple[float, float]:
-        return (self.in_flight + 1) / self.replica.weight, self.started / self.replica.weight
+        """What it has to do, and where two have the same, what it had."""
+        return self.in_flight / self.replica.weight, self.started / self.replica.weight
 
     @property
     def full(self) -> bool:

@@ -17,7 +17,12 @@ from gymbox_sandbox.problems import MEDIA_TYPE
 from gymbox.errors import ConfigError, Forbidden, Problem, Unauthorized
 
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
+OPEN_PATHS = frozenset(
+    {
+        *("/healthz", "/readyz", "/openapi.json"),
+        *("/docs", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css", "/docs/favicon.png"),
+    }
+)
 """Answered without a token: they tell nothing about what a server holds."""
 REQUEST_ID_HEADER = "X-Request-ID"
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")

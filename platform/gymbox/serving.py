@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import re
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Self
@@ -18,15 +17,15 @@ from typing import Any, Self
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.openapi.docs import get_swagger_ui_html
 from gymbox_sandbox.lifecycle import ROLLOUT_HEADER
 from gymbox_sandbox.problems import KINDS, MEDIA_TYPE, of_status
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gymbox import logs
+from gymbox.api_page import add_page
 from gymbox.errors import ConfigError, Forbidden, Internal, Invalid, Problem, Unauthorized
 from gymbox.guard import OPEN_PATHS, REQUEST_ID_HEADER, Guard, base_url, is_id, refusal, request_id
 from gymbox.lifetime import raise_file_limit, until_signalled
@@ -44,7 +43,7 @@ _ID_HEADERS = {REQUEST_ID_HEADER.lower().encode(): "request", ROLLOUT_HEADER.low
 def new_app(title: str, *, version: str = "", description: str = "") -> FastAPI:
     """A FastAPI app that answers every failure as `application/problem+json`."""
     app = _App(title=title, version=version or "0", description=description, docs_url=None, redoc_url=None)
-    app.add_route("/docs", _docs)
+    add_page(app)
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_bad_request)
     app.add_exception_handler(HTTPException, _on_http_exception)
@@ -96,14 +95,6 @@ def _tell_of_problems(document: dict[str, Any]) -> None:
             for status in found:
                 if status >= "400":
                     found[status] = {"description": of_status(int(status)).__name__, "content": content}
-
-
-async def _docs(request: Request) -> HTMLResponse:
-    """The page that shows the document. The script that draws it comes from elsewhere, and may not."""
-    page = get_swagger_ui_html(openapi_url="/openapi.json", title=request.app.title)
-    without = 'The script that shows this API cannot be loaded here. Read <a href="/openapi.json">/openapi.json</a>.'
-    text = bytes(page.body).decode()
-    return HTMLResponse(re.sub(r'(<div id="swagger-ui">)\s*', rf"\1<p>{without}</p>", text))
 
 
 class CatchAll:

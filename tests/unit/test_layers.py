@@ -7,13 +7,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PLATFORM = ROOT / "platform" / "gymbox"
-BOTTOM = {"errors", "http", "environment", "guard", "lifetime", "logs", "serving", "sockets"}
+BOTTOM = {"errors", "http", "environment", "guard", "lifetime", "logs", "serving", "sockets", "api_page"}
 ISLANDS = {
     "controller": {"controller"},
     "proxy": {"proxy"},
     "providers": {"providers"},
     "rollouts": {
-        *("agents", "models", "rollout", "runner", "plan", "results", "dataset", "progress", "checks"),
+        *("agents", "models", "rollout", "runner", "plan", "merge", "results", "dataset", "progress", "checks"),
         *("dataset_index", "row_check"),
         *("client", "sandbox_client", "judge"),
     },

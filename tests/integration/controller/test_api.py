@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import aiohttp
@@ -184,7 +185,30 @@ async def test_the_document_of_the_api_tells_its_token_and_every_refusal(control
     assert "HTTPValidationError" not in str(document)
 
 
-async def test_the_page_of_the_api_says_where_the_document_is_where_no_script_can_be_had(controller_url):
+async def test_the_page_of_the_api_and_all_that_it_loads_come_from_the_controller_itself(controller_url):
+    async with aiohttp.ClientSession(controller_url) as session:
+        async with session.get("/docs") as answer:
+            page, policy = await answer.text(), answer.headers["Content-Security-Policy"]
+        loaded = re.findall(r'(?:src|href)="([^"]*)"', page)
+        types = {}
+        for path in loaded:
+            async with session.get(path) as answer:
+                assert answer.status == 200, path
+                types[path] = answer.content_type
+                content = await answer.read()
+            if path.endswith("bundle.js"):
+                assert b"SwaggerUIBundle" in content and len(content) > 500_000
+
+    assert "//" not in re.sub(r"<!--.*?-->|//.*", "", page, flags=re.DOTALL) and "default-src 'self'" in policy
+    assert types == {
+        "/docs/swagger-ui-bundle.js": "text/javascript",
+        "/docs/swagger-ui.css": "text/css",
+        "/docs/favicon.png": "image/png",
+        "/openapi.json": "application/json",
+    }
+
+
+async def test_the_page_of_the_api_says_where_the_document_is_where_no_script_runs(controller_url):
     async with aiohttp.request("GET", f"{controller_url}/docs") as answer:
         page = await answer.text()
 

@@ -23,6 +23,8 @@ from gymbox.environment import JudgeLimits
 from gymbox.errors import ErrorKind, Invalid, JudgeFailed, ModelFailure, Problem
 from gymbox.http import HttpClient
 from gymbox.models import Call, Model
+from gymbox.models.capture import Capture
+from gymbox.models.recorded import RecordedModel
 from gymbox.models.strict_json import strict_json
 from gymbox.models.structured import fault_in, wanted_schema
 
@@ -58,6 +60,10 @@ class Judge:
 
     async def __aexit__(self, *_: object) -> None:
         await self.model.close()
+
+    def record(self, capture: Capture) -> None:
+        """From now on have what it is asked written there, each call with its rollout's id."""
+        self.model = RecordedModel.of(self.model, capture)
 
     def hearing(self, rollout: str, limits: JudgeLimits, gold: Any = None) -> Hearing:
         """One verify, which belongs to `rollout`; `gold` are the row's `gold_judgements`, which the scripted model

@@ -28,7 +28,9 @@ from gymbox.embedded import EmbeddedController
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, Problem, nearest
 from gymbox.http import HttpClient
-from gymbox.judge import judge_of
+from gymbox.judge import Judge, judge_of
+from gymbox.models.capture import Capture
+from gymbox.models.cassettes import CALLS
 from gymbox.plan import Plan
 from gymbox.progress import Progress, show
 from gymbox.providers import isolation_of, versions_of
@@ -37,6 +39,8 @@ from gymbox.results import RunFolder, WriteFailed
 from gymbox.rollout import RolloutController
 from gymbox.runner import Summary, run
 
+JUDGE_CALLS = "judge"
+"""Folder in a run's in which the judge's calls are."""
 log = logging.getLogger(__name__)
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -138,6 +142,7 @@ class Run:
                     resume=runner.resume,
                     retry_failed=runner.retry_failed,
                 )
+                await stack.enter_async_context(self._judge_recorded(sandboxes.judge, folder))
                 with Progress(self.console, plan, folder, sandboxes.count) as progress:
                     self._handler.setStream(sys.stderr)  # which the live display has replaced, so lines go above it
                     gc.freeze()  # what start-up made is there to stay: no collection need look through it again
@@ -157,6 +162,18 @@ class Run:
                     finally:
                         self._running = False
                         self._handler.setStream(sys.__stderr__)
+
+    @asynccontextmanager
+    async def _judge_recorded(self, judge: Judge | None, folder: RunFolder) -> AsyncIterator[None]:
+        """Where the model's calls are recorded, record the judge's too; apart, as they are no part of a trajectory."""
+        runner = self.settings.runner
+        if judge is None or runner.capture == "off":
+            yield
+            return
+        place, secrets = folder.path / JUDGE_CALLS / CALLS, logs.hidden()
+        async with Capture(place, mode=runner.capture, rate=runner.capture_rate, secrets=secrets) as capture:
+            judge.record(capture)
+            yield
 
     def _environments(self) -> list[Environment]:
         """
@@ -187,7 +204,9 @@ class Run:
                 with self._preparing():
                     views = [await client.environment(each.name, prepare=True) for each in environments]
                 images = {view.name: view.prepared for view in views}
-                yield _Sandboxes(client, views[0].provider, images, views[0].versions)
+                if judge is None and any(each.manifest.judge is not None for each in environments):
+                    judge = await client.judge()
+                yield _Sandboxes(client, views[0].provider, images, views[0].versions, judge=judge)
             return
         limits = ControllerSettings(port=0, max_sandboxes=self.settings.runner.concurrency)
         provider = self.settings.provider
@@ -212,7 +231,7 @@ class Run:
             with self._preparing():
                 images = {environment.name: await provider.prepare(environment) for environment in environments}
             isolation, versions = isolation_of(provider), versions_of(provider)
-            yield _Sandboxes(embedded, isolation, images, versions, lambda: embedded.sandboxes.containers)
+            yield _Sandboxes(embedded, isolation, images, versions, lambda: embedded.sandboxes.containers, judge)
 
     @contextmanager
     def _preparing(self) -> Iterator[None]:
@@ -286,6 +305,7 @@ class _Sandboxes:
     versions: dict[str, str]
     count: Callable[[], int] | None = None
     """Containers that run or start; None where only a controller elsewhere knows."""
+    judge: Judge | None = None
 
 
 class _Found(Catalog):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 ENVIRONMENT = f"environment={Path(__file__).parents[3] / 'environments' / 'short_answers'}"
@@ -16,6 +17,20 @@ async def test_the_rewards_are_the_judges_and_the_judge_is_recorded(gymbox) -> N
         assert line["metrics"] == {"judge_calls": 3, "judge_tokens": 0, "judge_agreement": 1.0}
     assert gymbox.read("out", "manifest.json")["settings"]["judge"]["_target_"].endswith("ScriptedModel")
     assert "judge=openai judge.name=NAME" in ended.out
+
+
+async def test_what_the_judge_is_asked_is_recorded_apart_and_can_be_replayed(gymbox) -> None:
+    ended = await gymbox.run(*COMMON, "judge=scripted", "runner.capture=on")
+    assert ended.code == 0, ended.err
+    [cassette] = (gymbox.folder / "out" / "judge" / "calls").glob("*.jsonl")
+    calls = [json.loads(line) for line in cassette.read_text().splitlines()]
+    rollouts = {call["rollout"] for call in calls if "rollout" in call}
+    assert len(rollouts) == 2 and all("short_answers" in rollout for rollout in rollouts)
+    [model] = (gymbox.folder / "out" / "calls").glob("*.jsonl")
+    assert "You grade answers" in cassette.read_text() and "You grade answers" not in model.read_text()
+    again = await gymbox.run(*COMMON[:-1], "runner.output=again", "judge=replay", "judge.cassette=out/judge")
+    assert again.code == 0, again.err
+    assert [line["reward"] for line in gymbox.lines("again")] == [1.0, 1.0]
 
 
 async def test_without_a_judge_nothing_is_started_and_the_way_on_is_told(gymbox) -> None:

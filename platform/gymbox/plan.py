@@ -50,7 +50,7 @@ class RunnerSettings(BaseModel):
     weights: dict[str, Weight] = Field(default_factory=dict)
     """How many turns an environment gets while another, of weight 1, gets one. All tasks are done in any case."""
     shard: str | None = Field(None, pattern=r"^[0-9]+/[0-9]+$")
-    """`2/8`: only the second of eight parts of the tasks, to be put together by `gymbox eval merge`. All repeats of a
+    """`2/8`: only the second of eight parts of the tasks, to be put together by `gymbox merge`. All repeats of a
     task are in the same part."""
     params: dict[str, Any] = Field(default_factory=dict)
     """What every row's `responses_create_params` are given in place of their own: `{temperature: 0.2}`."""

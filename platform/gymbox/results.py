@@ -100,6 +100,8 @@ class RunManifest(BaseModel):
     planned: int
     done: int = 0
     scored: int = 0
+    shards: list[str] = Field(default_factory=list)
+    """The runs that this one was put together from."""
     started_at: datetime
     ended_at: datetime | None = None
 
@@ -134,6 +136,8 @@ class RunFolder:
         if before is None or not resume:
             _refuse_to_overwrite(path)
             return None
+        if before.shards:
+            raise ConfigError(f"{path} was merged from shards; go on with those, and merge them again")
         _refuse_changes(path, before.inputs, json.loads(json.dumps(inputs)))
         return before
 
@@ -303,17 +307,16 @@ class RunFolder:
 
     def _finish(self, status: Status) -> None:
         self.manifest.status, self.manifest.ended_at = status, datetime.now(UTC)
-        by_environment = {name: score.metrics() for name, score in sorted(self.scores.items())}
         try:
             self._save()
-            _write(self.path / METRICS, {"total": self.total.metrics(), "environments": by_environment})
+            written(self.path / METRICS, metrics_of(self.total, self.scores))
         except OSError as error:
             log.warning("could not write manifest and metrics of %s: %s", self.path, error.strerror)
         self._release()
 
     def _save(self) -> None:
         self.manifest.done, self.manifest.scored = self.total.rollouts, self.total.scored
-        _write(self.path / MANIFEST, self.manifest.model_dump(mode="json"))
+        written(self.path / MANIFEST, self.manifest.model_dump(mode="json"))
 
     def _release(self) -> None:
         os.close(self._file)
@@ -361,7 +364,12 @@ def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
+def metrics_of(total: Score, scores: dict[str, Score]) -> dict[str, Any]:
+    """The content of `metrics.json`."""
+    return {"total": total.metrics(), "environments": {name: scores[name].metrics() for name in sorted(scores)}}
+
+
+def written(path: Path, content: dict[str, Any]) -> None:
     """Replace `path` by `content` as JSON, whole or not at all."""
     new = path.with_suffix(".new")
     try:

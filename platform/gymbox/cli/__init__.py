@@ -13,6 +13,7 @@ from typer.main import get_command
 COMMANDS = {
     "run": "Run tasks: agent × model × environment → rewards in a folder.",
     "show": "Show one rollout of a run, to be read by people.",
+    "merge": "Put the shards of one run together.",
     "sandbox": "List, remove, enter and read sandboxes of a running controller.",
     "env": "List, show, make, test and start environments.",
     "serve": "Start a server: controller, proxy, model or agent.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import resource
 import signal
@@ -37,3 +38,12 @@ def raise_file_limit() -> None:
     """Let this process open as many files as it may: each connection is one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def spare_what_is_loaded() -> None:
+    """Let the garbage collector pass over all that is there by now: modules, classes and settings, which stay.
+
+    A busy server would have them looked through again and again, for a tenth of its time and more.
+    """
+    gc.collect()
+    gc.freeze()

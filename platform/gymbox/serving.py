@@ -28,7 +28,7 @@ from gymbox import logs
 from gymbox.api_page import add_page
 from gymbox.errors import ConfigError, Forbidden, Internal, Invalid, Problem, Unauthorized
 from gymbox.guard import OPEN_PATHS, REQUEST_ID_HEADER, Guard, base_url, is_id, refusal, request_id
-from gymbox.lifetime import raise_file_limit, until_signalled
+from gymbox.lifetime import raise_file_limit, spare_what_is_loaded, until_signalled
 
 log = logging.getLogger(__name__)
 
@@ -348,6 +348,7 @@ async def serve(
     async with until_signalled() as stop:
         async with Listener(app, guard, host=host, port=port, drain=drain) as listener:
             log.info("answering on %s", listener.url)
+            spare_what_is_loaded()
             if started is not None:
                 started(listener)
             await stop.wait()

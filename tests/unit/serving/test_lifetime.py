@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gymbox.lifetime import raise_file_limit
+import gc
+
+from gymbox.lifetime import raise_file_limit, spare_what_is_loaded
 
 
 def test_the_limit_of_open_files_is_raised_to_what_is_allowed():
@@ -12,3 +14,12 @@ def test_the_limit_of_open_files_is_raised_to_what_is_allowed():
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft == hard
+
+
+def test_what_is_loaded_is_not_looked_through_again():
+    gc.unfreeze()
+    try:
+        spare_what_is_loaded()
+        assert gc.get_freeze_count() > 1000
+    finally:
+        gc.unfreeze()

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing
+from typing import Any, cast
 
 from gymbox_sandbox.responses import Response, ResponsesParams
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
-from gymbox.errors import Invalid
+from gymbox.errors import ErrorKind, Invalid, ModelFailure
 from gymbox.models import Call
 from gymbox.models.endpoint import BaseUrl, Endpoint
+from gymbox.models.events import TERMINAL, Event, failure_in, one_terminal, replayed
+from gymbox.models.exchange import Fault
 from gymbox.models.messages_answers import response_from_messages
 from gymbox.models.messages_requests import MAX_TOKENS, Thinking, messages_from_params
+from gymbox.models.messages_streams import KINDS, events_from_messages, messages_from_events
+from gymbox.models.messages_writer import error_event
+from gymbox.models.sse import objects_in
 from gymbox.models.structured import check_structured
 
 _COUNTED = ("messages", "system", "tools", "tool_choice", "thinking", "output_config", "model")
@@ -40,15 +47,21 @@ class AnthropicModel(Endpoint):
     """Send earlier reasoning back also where Anthropic did not sign it. Anthropic itself refuses that; other servers
     with this API want it."""
 
+    _defaults: dict[str, Any] | None = PrivateAttr(None)
+
     async def responses(self, params: ResponsesParams, call: Call) -> Response:
         merged = params.with_defaults(self.params)
 
         def read(answer: Any) -> Response:
-            response = response_from_messages(answer)
-            check_structured(merged, response)
-            return response
+            return _checked(response_from_messages(answer), merged)
 
         return await self.post(call.http, "/v1/messages", self._body(merged), read, call=call)
+
+    async def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[Event]:
+        merged = params.with_defaults(self.params)
+        async with aclosing(cast(Any, self._events(self._body(merged), merged, call))) as events:
+            async for event in events:
+                yield event
 
     async def messages(self, body: dict[str, Any], call: Call) -> dict[str, Any]:
         """Send a Messages request on; the answer comes back as it is.
@@ -59,11 +72,77 @@ class AnthropicModel(Endpoint):
         wanted = _wanted(body)
 
         def read(answer: Any) -> dict[str, Any]:
-            check_structured(wanted, response_from_messages(answer))
+            _checked(response_from_messages(answer), wanted)
             found: dict[str, Any] = answer
             return found
 
         return await self.post(call.http, "/v1/messages", self._given(body), read, call=call)
+
+    async def messages_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[dict[str, Any]]:
+        """As `messages`; where JSON is asked for, what came is known to be that only at the end, so the stream is
+        converted."""
+        wanted, given = _wanted(body), self._given(body)
+        converted = wanted.model_extra
+        told = messages_from_events(self._events(given, wanted, call)) if converted else self._passed(given, call)
+        async with aclosing(cast(Any, told)) as events:
+            async for event in events:
+                yield event
+
+    async def _events(self, body: dict[str, Any], wanted: ResponsesParams, call: Call) -> AsyncIterator[Event]:
+        events = one_terminal(self._answering(body, wanted, call), self.name)
+        async with aclosing(cast(Any, events)) as told:
+            async for event in told:
+                yield event
+
+    async def _answering(self, body: dict[str, Any], wanted: ResponsesParams, call: Call) -> AsyncIterator[Event]:
+        async with self.open_stream(call.http, "/v1/messages", {**body, "stream": True}, call=call) as stream:
+            if stream.whole is not None:
+                for event in replayed(_checked(response_from_messages(stream.whole), wanted).dump()):
+                    yield event
+                return
+            async with aclosing(cast(Any, events_from_messages(objects_in(aiter(stream))))) as events:
+                async for event in events:
+                    if event["type"] == "response.failed":
+                        failure = failure_in(event["response"], self.name)
+                        raise self._broken(failure.rollout_kind, failure.detail)
+                    if event["type"] in TERMINAL:
+                        _checked(Response.model_validate(event["response"]), wanted)
+                    yield event
+
+    async def _passed(self, body: dict[str, Any], call: Call) -> AsyncIterator[dict[str, Any]]:
+        """The endpoint's own events; the last is `message_stop` or `error`, whatever it does."""
+        begun = False
+        try:
+            async with self.open_stream(call.http, "/v1/messages", {**body, "stream": True}, call=call) as stream:
+                if stream.whole is not None:
+                    whole = replayed(response_from_messages(stream.whole).dump())
+                    async with aclosing(cast(Any, messages_from_events(_each(whole)))) as events:
+                        async for event in events:
+                            yield event
+                    return
+                async with aclosing(cast(Any, objects_in(aiter(stream)))) as events:
+                    async for event in events:
+                        name = event.get("type")
+                        if name == "error":
+                            error = event.get("error")
+                            told = error if isinstance(error, dict) else {"message": error}
+                            kind = KINDS.get(str(told.get("type")), ErrorKind.MODEL_UNAVAILABLE)
+                            raise self._broken(kind, str(told.get("message") or "no reason given"))
+                        if not begun and name not in ("message_start", "ping"):
+                            raise Invalid(f"its first event is a {name!r:.60}, not message_start")
+                        begun = begun or name == "message_start"
+                        yield event
+                        if name == "message_stop":
+                            return
+            failure = ModelFailure(ErrorKind.MODEL_UNAVAILABLE, f"model {self.name!r} ended its stream in mid-answer")
+        except ModelFailure as error:
+            failure = error
+        except Invalid as error:
+            text = f"model {self.name!r} streamed an unusable answer: {error.detail}"
+            failure = ModelFailure(ErrorKind.MODEL_BAD_RESPONSE, text)
+        if not begun:
+            raise failure
+        yield error_event(failure.rollout_kind.value, failure.detail)
 
     async def count_tokens(self, body: dict[str, Any], call: Call) -> int:
         """The input tokens of a Messages request, as the endpoint counts them.
@@ -81,17 +160,19 @@ class AnthropicModel(Endpoint):
 
         return await self.post(call.http, "/v1/messages/count_tokens", given, read, call=call)
 
+    def _broken(self, kind: ErrorKind, reason: str) -> ModelFailure:
+        return self._failure(Fault(kind, f"failed in mid-answer: {reason}"), "/v1/messages")
+
     def _body(self, params: ResponsesParams) -> dict[str, Any]:
         options: dict[str, Any] = {"thinking": self.thinking, "foreign": self.unsigned_thinking}
         return messages_from_params(params, max_tokens=self.max_tokens, **options) | {"model": self.name}
 
     def _given(self, body: dict[str, Any]) -> dict[str, Any]:
         """A Messages request with this model's name and defaults."""
-        defaults = {"max_tokens": self.max_tokens}
-        if self.params:
-            defaults = self._body(ResponsesParams.model_validate({"input": "?", **self.params}))
+        if self._defaults is None:
+            self._defaults = self._body(ResponsesParams.model_validate({"input": "?", **self.params}))
         given = {name: value for name, value in body.items() if value is not None and name != "stream"}
-        return {**defaults, **given, "model": self.name}
+        return {**self._defaults, **given, "model": self.name}
 
     def _url(self, base_url: str, path: str) -> str:
         return f"{base_url.removesuffix('/v1')}{path}"
@@ -102,6 +183,16 @@ class AnthropicModel(Endpoint):
     def _headers(self) -> dict[str, str]:
         beta = {"anthropic-beta": ",".join(self.beta)} if self.beta else {}
         return {"anthropic-version": self.version, **beta} | super()._headers()
+
+
+def _checked(response: Response, wanted: ResponsesParams) -> Response:
+    check_structured(wanted, response)
+    return response
+
+
+async def _each(events: Iterable[Event]) -> AsyncIterator[Event]:
+    for event in events:
+        yield event
 
 
 def _wanted(body: dict[str, Any]) -> ResponsesParams:

@@ -47,7 +47,9 @@ class _Open:
 class MessagesWriter:
     """Takes Responses events, one at a time, and gives Anthropic's.
 
-    Each block has an index of its own, in the order in which they begin. A text block ends where the next one begins.
+    Each block has an index of its own, in the order in which they begin. Text and thoughts end where the next block
+    begins, whatever the back end says of their end; what only then comes of the thoughts (what seals them) is a block
+    of its own.
     """
 
     def __init__(self) -> None:
@@ -110,7 +112,7 @@ class MessagesWriter:
         return {"type": "message_start", "message": message}
 
     def _begin(self, key: tuple[int, Any], block: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        for other in [key for key, opened in self._open.items() if key in self._texts]:
+        for other in [key for key in self._open if key in self._texts or key[1] == "thoughts"]:
             yield from self._stop(other)
         self._open[key] = _Open(self._blocks)
         yield {"type": "content_block_start", "index": self._blocks, "content_block": block}
@@ -200,6 +202,8 @@ class MessagesWriter:
 
     def _end_reasoning(self, index: int, item: Reasoning) -> Iterator[dict[str, Any]]:
         key = (index, "thoughts")
+        if key not in self._open and index in self._thoughts:
+            item = Reasoning.model_validate({**item.dump(), "summary": [], "content": None})
         block = block_from_reasoning(item, foreign=True)
         if block is None:
             yield from self._stop(key)
@@ -259,6 +263,10 @@ class MessagesWriter:
 
     def _error(self, error: dict[str, Any]) -> dict[str, Any]:
         self.ended = True
-        kind = next((kind for kind in ERROR_TYPES if kind.value == error.get("code")), None)
-        name = ERROR_TYPES[kind] if kind else "api_error"
-        return {"type": "error", "error": {"type": name, "message": error.get("message") or "no reason given"}}
+        return error_event(error.get("code"), error.get("message"))
+
+
+def error_event(code: Any, message: Any) -> dict[str, Any]:
+    """The event that tells of a failure in mid-stream; `code` is the `ErrorKind`'s value."""
+    kind = next((name for kind, name in ERROR_TYPES.items() if kind.value == code), "api_error")
+    return {"type": "error", "error": {"type": kind, "message": str(message or "no reason given")}}

@@ -29,11 +29,7 @@ trap 'rm -rf "$measured"' EXIT
 export COVERAGE_FILE=$measured/data
 .venv/bin/python scripts/leaks.py before >"$measured/before.json"
 say "tests"
-if ! .venv/bin/coverage run -m pytest "$@"; then
-    # many tests kill, starve and race real processes: one that fails must fail again, alone, to stop the rest
-    say "again, those that failed"
-    .venv/bin/coverage run -m pytest --last-failed --last-failed-no-failures none "$@"
-fi
+.venv/bin/python scripts/run_tests.py "$measured/second-time" "$@"
 say "leaks"
 .venv/bin/python scripts/leaks.py after "$measured/before.json"
 if [ $# = 0 ]; then
@@ -41,4 +37,5 @@ if [ $# = 0 ]; then
     .venv/bin/coverage combine --quiet "$measured"
     .venv/bin/coverage report
 fi
-say "all good"
+cat "$measured/second-time"
+say "all good$([ ! -s "$measured/second-time" ] || echo ", but for what passed only the second time")"

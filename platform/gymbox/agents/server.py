@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import AsyncIterator
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -18,8 +19,16 @@ from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, Invalid, NotFound
 from gymbox.http import HttpClient
 from gymbox.models import BoundModel, Model
-from gymbox.models.face import app_with, event_stream, json_object, validated, whole_response
-from gymbox.models.streams import responses_events
+from gymbox.models.events import Event, replayed
+from gymbox.models.face import (
+    app_with,
+    event_stream,
+    json_answer,
+    json_object,
+    responses_parts,
+    validated,
+    whole_response,
+)
 from gymbox.rollout import RolloutController, RolloutResult, run_rollout
 
 
@@ -74,7 +83,7 @@ class AgentServer:
 
     def setup_webserver(self) -> FastAPI:
         """The app. Its lifespan opens and closes the model."""
-        app = app_with(self.model, f"gymbox agent {type(self.agent).__name__}")
+        app = app_with([self.model], f"gymbox agent {type(self.agent).__name__}")
         app.add_api_route("/healthz", self._healthz, methods=["GET"])
         app.add_api_route("/run", self._run, methods=["POST"], response_model=None)
         app.add_api_route("/v1/responses", self._responses, methods=["POST"], response_model=None)
@@ -95,7 +104,10 @@ class AgentServer:
         params = validated(ResponsesParams, await json_object(request))
         work = self.responses(params, self._environment(request), _rollout(request))
         answer = whole_response(await unless_hung_up(request.receive, work), params)
-        return event_stream(responses_events(answer)) if params.stream else JSONResponse(answer)
+        if not params.stream:
+            return json_answer(answer)
+        # what an agent does is told once it is done
+        return await event_stream(request.receive, responses_parts(_told(answer), params))
 
     def _environment(self, request: Request, of_row: Any = None) -> Environment:
         named = of_row if isinstance(of_row, str) else None
@@ -106,6 +118,11 @@ class AgentServer:
             return self.catalog[name]
         except ConfigError as error:
             raise NotFound(str(error)) from error
+
+
+async def _told(answer: dict[str, Any]) -> AsyncIterator[Event]:
+    for event in replayed(answer):
+        yield event
 
 
 def _rollout(request: Request) -> str:

@@ -1,23 +1,30 @@
-"""Face: what model and agent servers share over HTTP: requests read, answers made whole, streams replayed."""
+"""Face: what model and agent servers share over HTTP: requests read, answers made whole, streams sent as they come,
+failures told as each dialect has them."""
 
 from __future__ import annotations
 
 import contextlib
-import time
-import uuid
-from collections.abc import AsyncIterator, Iterable
-from typing import Any
+from collections.abc import AsyncIterator, Collection
+from contextlib import aclosing
+from typing import Any, cast
 
 from fastapi import FastAPI, Request
-from gymbox_sandbox.problems import faults
+from gymbox_sandbox.hang_up import unless_hung_up
+from gymbox_sandbox.problems import faults, of_status
 from gymbox_sandbox.responses import Response as ModelResponse
 from gymbox_sandbox.responses import ResponsesParams
 from pydantic import BaseModel, ValidationError
-from starlette.responses import Response, StreamingResponse
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from gymbox.errors import AtCapacity, ErrorKind, Invalid, ModelFailure, Problem, TimedOut, Unavailable
+from gymbox.guard import refusal
 from gymbox.models import Model
+from gymbox.models.chat_streams import chat_error
+from gymbox.models.events import Event, whole
 from gymbox.models.rollout_paths import RolloutPaths
+from gymbox.models.sse import DONE, event_bytes
 from gymbox.models.strict_json import json_bytes, strict_json
 from gymbox.serving import new_app, problem_response
 
@@ -31,34 +38,79 @@ _ANSWERS: dict[ErrorKind, tuple[type[Problem], int]] = {
     ErrorKind.MODEL_BAD_RESPONSE: (Unavailable, 502),
 }
 """The problem and the status that tell a caller of a model's failure, by what the caller can do about it."""
+_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
-def app_with(model: Model, title: str) -> FastAPI:
-    """A new app whose lifespan opens and closes the model, and which answers its failures as `_ANSWERS` says."""
+# --- apps, and how they fail
+
+
+def app_with(models: Collection[Model], title: str) -> FastAPI:
+    """A new app whose lifespan opens and closes the models. Below `/v1`, failures are told in the shape of the API
+    that is there, with the fields of our problems beside; those of a model with the status that `_ANSWERS` says."""
 
     @contextlib.asynccontextmanager
     async def opened(_: FastAPI) -> AsyncIterator[None]:
-        await model.open()
-        try:
+        async with contextlib.AsyncExitStack() as stack:
+            for model in models:
+                stack.push_async_callback(model.close)
+                await model.open()
             yield
-        finally:
-            await model.close()
 
     app = new_app(title)
     app.router.lifespan_context = opened
-    app.add_exception_handler(ModelFailure, _on_model_failure)
+    app.add_exception_handler(ModelFailure, _on_problem)
+    app.add_exception_handler(Problem, _on_problem)
+    app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_middleware(RolloutPaths)
     return app
 
 
-async def _on_model_failure(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ModelFailure)
-    problem, status = _ANSWERS[error.rollout_kind]
-    response = problem_response(problem(error.detail, retry_after=error.retry_after, **error.extra), status)
-    if status == 502:
-        # official clients repeat every 5xx unless told not to
-        response.headers["X-Should-Retry"] = "false"
+async def _on_problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    if isinstance(error, ModelFailure):
+        kind, status = _ANSWERS[error.rollout_kind]
+        told = kind(error.detail, retry_after=error.retry_after, **error.extra)
+        response = _refused(request, told, status)
+        if status == 502:
+            # official clients repeat every 5xx unless told not to
+            response.headers["X-Should-Retry"] = "false"
+        return response
+    return _refused(request, error, None)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    response = _refused(request, of_status(error.status_code)(str(error.detail)), error.status_code)
+    response.headers.update(error.headers or {})
     return response
+
+
+def _refused(request: Request, problem: Problem, status: int | None) -> Response:
+    path = request.scope["path"]
+    if not path.startswith("/v1/"):
+        return problem_response(problem, status)
+    code, headers, body = refusal(problem, status)
+    wire = strict_json(body)
+    if path.startswith("/v1/messages"):
+        kind = _ANTHROPIC_TYPES.get(code, "invalid_request_error" if code < 500 else "api_error")
+        content = {**wire, "type": "error", "error": {**wire, "type": kind, "message": problem.detail}}
+    else:
+        kind = _OPENAI_TYPES.get(code, "invalid_request_error" if code < 500 else "server_error")
+        named = {"code": wire.get("rollout_kind") or wire["kind"], "param": None, **wire}
+        content = {**wire, "error": {**named, "type": kind, "message": problem.detail}}
+    return Response(json_bytes(content), code, {**headers, "Content-Type": "application/json"})
+
+
+# --- requests and whole answers
 
 
 async def json_object(request: Request) -> dict[str, Any]:
@@ -95,13 +147,11 @@ def validated[Found: BaseModel](kind: type[Found], body: dict[str, Any]) -> Foun
 
 def whole_response(response: ModelResponse, params: ResponsesParams) -> dict[str, Any]:
     """The response with everything that official clients expect, whatever the model left out."""
-    dumped = response.dump()
-    dumped["output"] = [_whole_item(item) for item in dumped.get("output", [])]
-    usage = dumped.get("usage")
-    if usage is not None:
-        usage.setdefault("input_tokens_details", {"cached_tokens": 0})
-        usage.setdefault("output_tokens_details", {"reasoning_tokens": 0})
-    echoed = {
+    return {**_echoed(params), **whole(response.dump())}
+
+
+def _echoed(params: ResponsesParams) -> dict[str, Any]:
+    return {
         "parallel_tool_calls": params.parallel_tool_calls is not False,
         "tool_choice": params.tool_choice or "auto",
         "tools": params.tools,
@@ -109,38 +159,96 @@ def whole_response(response: ModelResponse, params: ResponsesParams) -> dict[str
         "temperature": params.temperature,
         "top_p": params.top_p,
         "metadata": params.metadata or {},
-        "error": None,
-        "incomplete_details": None,
     }
-    made = {"id": f"resp_{uuid.uuid4().hex}", "object": "response", "created_at": time.time(), "status": "completed"}
-    return {**made, **echoed, **{name: value for name, value in dumped.items() if value not in (None, "")}}
 
 
-_MADE: dict[str, tuple[str, dict[str, Any]]] = {
-    "message": ("msg", {"status": "completed"}),
-    "function_call": ("fc", {"status": "completed"}),
-    "function_call_output": ("fco", {"status": "completed"}),
-    "reasoning": ("rs", {"summary": []}),
-}
-"""Prefix of the id, and the fields, that an item is given where it has none."""
+# --- streams
 
 
-def _whole_item(item: dict[str, Any]) -> dict[str, Any]:
-    prefix, defaults = _MADE.get(item["type"], ("item", {}))
-    item = {name: value for name, value in item.items() if value is not None}
-    whole: dict[str, Any] = {"id": f"{prefix}_{uuid.uuid4().hex}", **defaults, **item}
-    if whole["type"] == "message" and whole.get("role") == "assistant":
-        content = whole.get("content", "")
-        parts = [{"type": "output_text", "text": content}] if isinstance(content, str) else content
-        whole["content"] = [{"annotations": [], **part} if part["type"] == "output_text" else part for part in parts]
-    return whole
+class EventStream(Response):
+    """An answer of which each part is sent as it comes; a caller that hangs up ends what makes them."""
+
+    def __init__(self, first: bytes, parts: AsyncIterator[bytes]) -> None:
+        super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        del self.headers["content-length"]
+        self._first = first
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await unless_hung_up(receive, self._send(send))
+
+    async def _send(self, send: Send) -> None:
+        async with aclosing(cast(Any, self._parts)) as parts:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": self._first, "more_body": True})
+            async for part in parts:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def event_stream(events: Iterable[bytes]) -> StreamingResponse:
-    """The answer that sends these server-sent events."""
+async def event_stream(receive: Receive, parts: AsyncIterator[bytes]) -> EventStream:
+    """The answer that sends these parts, once the first is there: what fails before has a status of its own.
 
-    async def body() -> AsyncIterator[bytes]:
-        for event in events:
-            yield event
+    Raises: what `parts` raises before its first.
+        ClientDisconnect: the caller hung up meanwhile.
+    """
 
-    return StreamingResponse(body(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    async def first() -> bytes:
+        return await anext(parts, b"")
+
+    try:
+        begun = await unless_hung_up(receive, first())
+    except BaseException:
+        await cast(Any, parts).aclose()
+        raise
+    return EventStream(begun, parts)
+
+
+async def responses_parts(events: AsyncIterator[Event], params: ResponsesParams) -> AsyncIterator[bytes]:
+    """Responses events on the wire, numbered, their responses with what was asked for."""
+    echoed = _echoed(params)
+    number = 0
+    async with aclosing(cast(Any, events)) as told:
+        async for event in told:
+            event = {**event, "sequence_number": number}
+            if isinstance(event.get("response"), dict):
+                event["response"] = {**echoed, **event["response"]}
+            yield event_bytes(event, event=event["type"])
+            number += 1
+
+
+async def chat_parts(chunks: AsyncIterator[dict[str, Any]], *, include_usage: bool) -> AsyncIterator[bytes]:
+    """Chat chunks on the wire; a failure on the way is the last of them."""
+    started = False
+    try:
+        async with aclosing(cast(Any, chunks)) as told:
+            async for chunk in told:
+                started = True
+                if not include_usage and chunk.get("usage") and not chunk.get("choices") and not chunk.get("error"):
+                    continue
+                yield event_bytes(chunk)
+    except Problem as error:
+        if not started:
+            raise
+        yield event_bytes({"choices": [], "error": chat_error(_as_failure(error))})
+    yield DONE
+
+
+async def messages_parts(events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
+    """Anthropic's events on the wire; a failure on the way is the last of them."""
+    started = False
+    try:
+        async with aclosing(cast(Any, events)) as told:
+            async for event in told:
+                started = True
+                yield event_bytes(event, event=event["type"])
+    except Problem as error:
+        if not started:
+            raise
+        failure = _as_failure(error)
+        told_error = {"type": "api_error", "message": failure.detail, "rollout_kind": failure.rollout_kind.value}
+        yield event_bytes({"type": "error", "error": told_error}, event="error")
+
+
+def _as_failure(error: Problem) -> ModelFailure:
+    return error if isinstance(error, ModelFailure) else ModelFailure(ErrorKind.MODEL_BAD_RESPONSE, error.detail)

@@ -1,7 +1,8 @@
-"""Model server: a model's face over HTTP, in the dialects that its callers speak."""
+"""Model server: the face of one model or several over HTTP, in the dialects that their callers speak."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -14,76 +15,157 @@ from starlette.responses import Response
 from gymbox.errors import NotFound, nearest
 from gymbox.http import HttpClient
 from gymbox.models import Call, Model
-from gymbox.models.direct_routes import add_direct_routes
-from gymbox.models.face import app_with, event_stream, json_answer, json_object, validated, whole_response
-from gymbox.models.streams import chat_events, responses_events
+from gymbox.models.direct_routes import Endpoint, add_direct_routes
+from gymbox.models.events import Event, one_terminal
+from gymbox.models.face import (
+    app_with,
+    chat_parts,
+    event_stream,
+    json_answer,
+    json_object,
+    messages_parts,
+    responses_parts,
+    validated,
+    whole_response,
+)
+from gymbox.models.server_page import describe
 
 
 class ModelServer:
-    """Serves a model: `/v1/responses`, `/v1/chat/completions`, `/v1/models`, `/healthz`.
+    """Serves models: `/v1/responses`, `/v1/chat/completions`, `/v1/messages`, `/v1/messages/count_tokens`,
+    `/v1/models`, `/healthz`.
 
-    A caller may name the served model or leave `model` out; another name is answered with 404. With `stream: true` the
-    finished answer is replayed as events (see `streams`). A caller that hangs up cancels the call behind it.
+    A request's `model` picks among several; it may be left out where there is one, and an unknown one is answered with
+    404. With `stream: true` an answer is sent as it comes, and what fails before its first event has a status; what
+    fails later is told by the dialect's own last event. A caller that hangs up ends the call at the back end.
 
     A failure of the model is answered with a status that makes clients repeat only what may succeed: 422 the model
     refuses the request, 429 its limit of requests, 502 it refuses this server's key or answers nonsense (not to be
-    repeated), 503 it cannot be reached, 504 too slow. `rollout_kind` in the body names the kind.
+    repeated), 503 it cannot be reached, 504 too slow. `rollout_kind` in the error names the kind.
 
-    Bring your own model by writing a `Model`. To change the face instead, subclass this, override `responses` or
-    `chat_completions`, or add routes in `setup_webserver`.
+    Bring your own model by writing a `Model`. To change the face instead, subclass this, override what answers a
+    dialect (whole, and as a stream), or add routes in `setup_webserver`.
 
     Args:
-        http: the client that the model's calls go through; the caller's, and closed by the caller.
+        models: one, or several by the names that callers know them by.
+        http: the client that the models' calls go through; the caller's, and closed by the caller.
     """
 
-    def __init__(self, model: Model, http: HttpClient) -> None:
-        self.model = model
+    def __init__(self, models: Model | Mapping[str, Model], http: HttpClient) -> None:
+        self.models = {models.name: models} if isinstance(models, Model) else dict(models)
         self.http = http
+
+    def model(self, name: Any) -> Model:
+        """The model of this name; without one, the only model.
+
+        Raises:
+            NotFound: there is none; the nearest name is told.
+        """
+        if name in (None, "") and len(self.models) == 1:
+            return next(iter(self.models.values()))
+        found = self.models.get(name) if isinstance(name, str) else None
+        if found is None:
+            raise NotFound(
+                f"there is no model {name!r:.200} here; {nearest(str(name or ''), list(self.models))}",
+                code="model_not_found",
+            )
+        return found
 
     async def responses(self, params: ResponsesParams, call: Call) -> ModelResponse:
         """Answer a Responses request; see `Model.responses`."""
-        return await self.model.responses(params, call)
+        return await self.model(params.model).responses(params, call)
+
+    def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[Event]:
+        """Answer a Responses request as events; see `Model.stream`."""
+        return self.model(params.model).stream(params, call)
 
     async def chat_completions(self, body: dict[str, Any], call: Call) -> dict[str, Any]:
         """Answer a Chat Completions request; see `Model.chat_completions`."""
-        return await self.model.chat_completions(body, call)
+        return await self.model(body.get("model")).chat_completions(body, call)
+
+    def chat_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[dict[str, Any]]:
+        """Answer a Chat Completions request in chunks; see `Model.chat_stream`."""
+        return self.model(body.get("model")).chat_stream(body, call)
+
+    async def messages(self, body: dict[str, Any], call: Call) -> dict[str, Any]:
+        """Answer a request of Anthropic's Messages API; see `Model.messages`."""
+        return await self.model(body.get("model")).messages(body, call)
+
+    def messages_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[dict[str, Any]]:
+        """Answer a request of Anthropic's Messages API as events; see `Model.messages_stream`."""
+        return self.model(body.get("model")).messages_stream(body, call)
+
+    async def count_tokens(self, body: dict[str, Any], call: Call) -> int:
+        """The input tokens of a Messages request; see `Model.count_tokens`."""
+        return await self.model(body.get("model")).count_tokens(body, call)
 
     def setup_webserver(self) -> FastAPI:
-        """The app. Its lifespan opens and closes the model."""
-        app = app_with(self.model, f"gymbox model {self.model.name}")
+        """The app. Its lifespan opens and closes the models."""
+        app = app_with(self.models.values(), f"gymbox model {', '.join(self.models)}")
         app.add_api_route("/healthz", self._healthz, methods=["GET"])
         app.add_api_route("/v1/models", self._models, methods=["GET"])
-        add_direct_routes(app, {"/v1/responses": self._responses, "/v1/chat/completions": self._chat})
+        app.add_api_route("/v1/models/{name:path}", self._model, methods=["GET"])
+        routes: dict[str, Endpoint] = {
+            "/v1/responses": self._responses,
+            "/v1/chat/completions": self._chat,
+            "/v1/messages": self._messages,
+            "/v1/messages/count_tokens": self._count_tokens,
+        }
+        add_direct_routes(app, routes)
+        describe(app)
         return app
 
-    async def _healthz(self) -> dict[str, str]:
-        return {"status": "ok", "model": self.model.name}
+    async def _healthz(self) -> dict[str, Any]:
+        names = list(self.models)
+        return {"status": "ok", "model": names[0], **({"models": names} if len(names) > 1 else {})}
 
     async def _models(self) -> dict[str, Any]:
-        served = {"id": self.model.name, "object": "model", "created": 0, "owned_by": "gymbox"}
-        return {"object": "list", "data": [served]}
+        served = [_served(name) for name in self.models]
+        # also what Anthropic's clients look for
+        ends = {"first_id": served[0]["id"], "last_id": served[-1]["id"], "has_more": False}
+        return {"object": "list", "data": served, **ends}
+
+    async def _model(self, name: str) -> dict[str, Any]:
+        self.model(name)
+        return _served(name)
 
     async def _responses(self, request: Request) -> Response:
-        params = validated(ResponsesParams, await self._body(request))
-        response = await unless_hung_up(request.receive, self.responses(params, self._call(request)))
-        answer = whole_response(response, params)
-        return event_stream(responses_events(answer)) if params.stream else json_answer(answer)
+        params = validated(ResponsesParams, await json_object(request))
+        model, call = self.model(params.model), self._call(request)
+        if params.stream:
+            events = one_terminal(self.stream(params, call), model.name)
+            return await event_stream(request.receive, responses_parts(events, params))
+        response = await unless_hung_up(request.receive, self.responses(params, call))
+        return json_answer(whole_response(response, params))
 
     async def _chat(self, request: Request) -> Response:
-        body = await self._body(request)
-        stream = body.pop("stream", None)
-        options = body.pop("stream_options", None) or {}
-        answer = await unless_hung_up(request.receive, self.chat_completions(body, self._call(request)))
-        if not stream:
-            return json_answer(answer)
-        return event_stream(chat_events(answer, include_usage=bool(options.get("include_usage"))))
-
-    async def _body(self, request: Request) -> dict[str, Any]:
         body = await json_object(request)
-        named = body.get("model")
-        if named not in (None, "", self.model.name):
-            raise NotFound(f"there is no model {named!r} here; {nearest(str(named), [self.model.name])}")
-        return body
+        self.model(body.get("model"))
+        options, call = body.pop("stream_options", None), self._call(request)
+        if not body.pop("stream", None):
+            return json_answer(await unless_hung_up(request.receive, self.chat_completions(body, call)))
+        include_usage = isinstance(options, dict) and bool(options.get("include_usage"))
+        chunks = self.chat_stream(body, call)
+        return await event_stream(request.receive, chat_parts(chunks, include_usage=include_usage))
+
+    async def _messages(self, request: Request) -> Response:
+        body = await json_object(request)
+        self.model(body.get("model"))
+        call = self._call(request)
+        if not body.pop("stream", None):
+            return json_answer(await unless_hung_up(request.receive, self.messages(body, call)))
+        return await event_stream(request.receive, messages_parts(self.messages_stream(body, call)))
+
+    async def _count_tokens(self, request: Request) -> Response:
+        body = await json_object(request)
+        self.model(body.get("model"))
+        count = await unless_hung_up(request.receive, self.count_tokens(body, self._call(request)))
+        return json_answer({"input_tokens": count})
 
     def _call(self, request: Request) -> Call:
         return Call(http=self.http, rollout=request.headers.get(ROLLOUT_HEADER, ""))
+
+
+def _served(name: str) -> dict[str, Any]:
+    of_anthropic = {"type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+    return {"id": name, "object": "model", "created": 0, "owned_by": "gymbox", **of_anthropic}

@@ -128,9 +128,13 @@ async def test_streamed_chat_gives_each_call_its_own_index_and_the_same_answer_2
         chunks = [chunk async for chunk in stream]
     deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
     calls = [call for delta in deltas for call in delta.tool_calls or []]
-    assert [call.index for call in calls] == list(range(len(calls)))
-    told = [call.function.arguments for call in calls if call.function is not None]
-    assert told == [call.function.arguments for call in plain.choices[0].message.tool_calls or []]  # type: ignore[union-attr]
+    told: dict[int, str] = {}
+    for call in calls:
+        told[call.index] = told.get(call.index, "") + ((call.function and call.function.arguments) or "")
+    assert [call.id for call in calls if call.id] == [call.id for call in plain.choices[0].message.tool_calls or []]
+    assert [told[index] for index in range(len(told))] == [
+        call.function.arguments for call in plain.choices[0].message.tool_calls or []
+    ]  # type: ignore[union-attr]
     assert "".join(delta.content or "" for delta in deltas) == (plain.choices[0].message.content or "")
     assert "".join(delta.refusal or "" for delta in deltas) == (plain.choices[0].message.refusal or "")
     assert chunks[-1].usage is not None and not chunks[-1].choices

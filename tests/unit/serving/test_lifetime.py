@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from gymbox.lifetime import raise_file_limit, spare_what_is_loaded
+from gymbox.lifetime import YOUNG, raise_file_limit, spare_what_is_loaded
 
 
 def test_the_limit_of_open_files_is_raised_to_what_is_allowed():
@@ -17,9 +17,12 @@ def test_the_limit_of_open_files_is_raised_to_what_is_allowed():
 
 
 def test_what_is_loaded_is_not_looked_through_again():
+    before = gc.get_threshold()
     gc.unfreeze()
     try:
         spare_what_is_loaded()
         assert gc.get_freeze_count() > 1000
+        assert gc.get_threshold() == (YOUNG, *before[1:])
     finally:
         gc.unfreeze()
+        gc.set_threshold(*before)

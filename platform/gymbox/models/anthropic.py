@@ -95,7 +95,9 @@ class AnthropicModel(Endpoint):
                 yield event
 
     async def _answering(self, body: dict[str, Any], wanted: ResponsesParams, call: Call) -> AsyncIterator[Event]:
-        async with self.open_stream(call.http, "/v1/messages", {**body, "stream": True}, call=call) as stream:
+        async with self.open_stream(
+            call.http, "/v1/messages", {**body, "stream": True}, call=call, check=response_from_messages
+        ) as stream:
             if stream.whole is not None:
                 for event in replayed(_checked(response_from_messages(stream.whole), wanted).dump()):
                     yield event
@@ -113,7 +115,9 @@ class AnthropicModel(Endpoint):
         """The endpoint's own events; the last is `message_stop` or `error`, whatever it does."""
         begun = False
         try:
-            async with self.open_stream(call.http, "/v1/messages", {**body, "stream": True}, call=call) as stream:
+            async with self.open_stream(
+                call.http, "/v1/messages", {**body, "stream": True}, call=call, check=response_from_messages
+            ) as stream:
                 if stream.whole is not None:
                     whole = replayed(response_from_messages(stream.whole).dump())
                     async with aclosing(cast(Any, messages_from_events(_each(whole)))) as events:

@@ -113,7 +113,7 @@ class ChatModel(Endpoint):
         given = body.get("stream_options")
         options = {**(given if isinstance(given, dict) else {}), "include_usage": True}
         body = body | {"stream": True, "stream_options": options}
-        async with self.open_stream(call.http, "/chat/completions", body, call=call) as stream:
+        async with self.open_stream(call.http, "/chat/completions", body, call=call, check=_check_whole) as stream:
             if stream.whole is not None:
                 yield chunk_of_answer(stream.whole)
                 return
@@ -169,6 +169,11 @@ def _wanted(body: dict[str, Any]) -> ResponsesParams:
     named = wanted.get("json_schema")
     schema = named if isinstance(named, dict) else {}
     return ResponsesParams.model_validate({"text": {"format": {**schema, "type": wanted["type"]}}})
+
+
+def _check_whole(answer: Any) -> None:
+    for each in _each_choice(answer):
+        response_from_chat(each)
 
 
 def _each_choice(answer: Any) -> list[Any]:

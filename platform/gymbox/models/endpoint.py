@@ -144,13 +144,7 @@ class Endpoint(Model):
         async def usable(turn: _Turn) -> Found:
             answer = await turn.exchange.whole()
             turn.settle(tokens_in(answer))
-            try:
-                return read(answer)
-            except ModelFailure:
-                raise
-            except Problem as error:
-                text = f"gave an unusable answer: {error.detail}"
-                raise Fault(ErrorKind.MODEL_BAD_RESPONSE, text) from error
+            return _read(read, answer)
 
         found, turn = await self._answered(http, path, body, call, usable, accept="application/json")
         turn.over()
@@ -158,7 +152,13 @@ class Endpoint(Model):
 
     @asynccontextmanager
     async def open_stream(
-        self, http: HttpClient, path: str, body: dict[str, Any], *, call: Call | None = None
+        self,
+        http: HttpClient,
+        path: str,
+        body: dict[str, Any],
+        *,
+        call: Call | None = None,
+        check: Callable[[Any], object] | None = None,
     ) -> AsyncIterator[ByteStream]:
         """The answer to `body` as it comes, from its first event on; leaving the block ends the call at the endpoint.
 
@@ -167,12 +167,18 @@ class Endpoint(Model):
         silent for `timeout`, goes on past `deadline` or grows too large. `ByteStream.whole` has the decoded answer
         where the endpoint does not stream.
 
+        Args:
+            check: raises Problem where a whole answer is not usable.
+
         Raises:
             ModelFailure: as `post`.
         """
 
         async def begun(turn: _Turn) -> Any:
-            return await turn.exchange.first_event()
+            whole = await turn.exchange.first_event()
+            if whole is not None and check is not None:
+                _read(check, whole)
+            return whole
 
         whole, turn = await self._answered(http, path, body, call, begun, accept="text/event-stream")
 
@@ -330,6 +336,15 @@ class Endpoint(Model):
             self._told.add(failure.rollout_kind)
             more = "giving up" if final else "trying again"
             log.warning("%s (%s; %s)", failure.detail, failure.rollout_kind.value, more)
+
+
+def _read[Found](read: Callable[[Any], Found], answer: Any) -> Found:
+    try:
+        return read(answer)
+    except ModelFailure:
+        raise
+    except Problem as error:
+        raise Fault(ErrorKind.MODEL_BAD_RESPONSE, f"gave an unusable answer: {error.detail}") from error
 
 
 @dataclass(slots=True)

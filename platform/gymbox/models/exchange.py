@@ -209,7 +209,7 @@ def _first_told(begun: bytearray, looked: int) -> tuple[Any, int]:
         block = begun[looked : end.start()].decode(errors="replace").removeprefix("\ufeff")
         lines = re.split(r"\r\n|\n|\r", block)
         data = "\n".join(line[5:].removeprefix(" ") for line in lines if line.startswith("data:"))
-        if data:
+        if data.strip() not in ("", "[DONE]"):
             if "error" not in block:
                 return data, end.end()
             try:

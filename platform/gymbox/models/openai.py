@@ -46,7 +46,7 @@ class OpenAIModel(Endpoint):
                 yield event
 
     async def _events(self, body: dict[str, Any], read: Callable[[Any], Response], call: Call) -> AsyncIterator[Event]:
-        async with self.open_stream(call.http, "/responses", body, call=call) as stream:
+        async with self.open_stream(call.http, "/responses", body, call=call, check=read) as stream:
             if stream.whole is not None:
                 for event in replayed(read(stream.whole).dump()):
                     yield event

@@ -8,7 +8,8 @@ What the other format has no place for is refused by name (`Invalid`), never dro
     a Response's own fields (`service_tier`, …)     fields of the Chat answer, without those that echo the request
     unknown fields of a Chat answer                 fields of the Response
     unknown fields of its choice (`stop_reason`, …) the Response's `choice`
-    unknown fields of its message                   fields of the output message; without one, of the last item
+    unknown fields of its message                   fields of the output message; without one, of the reasoning item;
+                                                    without either, the Response's `choice.message`
     unknown fields of a call or of the usage        fields of the call, of the usage
     `reasoning_details`                             a field of the reasoning item
     reasoning that only its provider can read       the Chat message's `reasoning_items`: the whole items; sent back by
@@ -32,7 +33,16 @@ from gymbox_sandbox.responses import (
 from pydantic import ValidationError
 
 from gymbox.errors import Invalid
-from gymbox.models.chat_messages import chat_call, object_arguments, others, parts_of, reasoning_text, text_of
+from gymbox.models.chat_messages import (
+    OF_REASONING,
+    RECORD,
+    chat_call,
+    object_arguments,
+    others,
+    parts_of,
+    reasoning_text,
+    text_of,
+)
 from gymbox.models.chat_usage import chat_usage, usage_from_chat
 from gymbox.models.token_ids import TOKEN_FIELDS, sampled_ids, token_ids_of
 
@@ -43,8 +53,6 @@ _INCOMPLETE = {
     "content_filter": "content_filter",
 }
 _FINISHED = frozenset({"stop", "tool_calls", "function_call", "eos", "end_turn", "stop_sequence"})
-_RECORD = frozenset({*TOKEN_FIELDS, "token_prefix_broken", "mask_sample", "mask_reason", "phase"})
-"""Of an output item: what has no place in a Chat message, or is put there by name."""
 _ECHOED = frozenset(
     [
         "background",
@@ -100,10 +108,11 @@ def chat_from_response(response: Response) -> dict[str, Any]:
     for index, item in enumerate(response.output):
         if isinstance(item, Reasoning):
             reasoning.append(item)
+            message |= others(item.model_extra, OF_REASONING)
         elif isinstance(item, FunctionCall):
             calls.append(chat_call(item, item.arguments))
         elif isinstance(item, Message) and item.role == "assistant":
-            message |= others(item.model_extra, _RECORD)
+            message |= others(item.model_extra, RECORD)
             for part in parts_of(item):
                 _take_output_part(part, index, texts, refusals, annotations, logprobs)
         else:
@@ -123,6 +132,8 @@ def chat_from_response(response: Response) -> dict[str, Any]:
     message |= token_ids_of(response.output[-1]) if response.output else {}
     extra = response.model_extra or {}
     beside = extra["choice"] if isinstance(extra.get("choice"), dict) else {}
+    if isinstance(beside.get("message"), dict):
+        message |= others(beside["message"], message.keys())
     choice = {**beside, "index": 0, "message": message, "finish_reason": _finish_reason(response, calls)}
     if logprobs:
         choice["logprobs"] = {"content": logprobs}
@@ -144,9 +155,7 @@ def _chat_reasoning(items: list[Reasoning]) -> dict[str, Any]:
     found: dict[str, Any] = {"reasoning_content": text} if text else {}
     if any((item.model_extra or {}).get("encrypted_content") for item in items):
         found["reasoning_items"] = [item.dump() for item in items]
-    details = [(item.model_extra or {}).get("reasoning_details") for item in items]
-    given = [detail for detail in details if detail]
-    return found | ({"reasoning_details": given[0]} if given else {})
+    return found
 
 
 def _take_output_part(
@@ -207,9 +216,11 @@ def response_from_chat(body: Any, *, max_output_tokens: int | None = None, token
     if parts:
         said = {"type": "message", "role": "assistant", "status": "completed", "content": parts}
         output.append(_with_id("msg", {**more, **said}))
+    elif more and output:
+        output[0] = {**more, **output[0]}
+    elif more:
+        beside["message"] = more
     output += calls
-    if not parts:
-        output[-1] = {**more, **output[-1]}
     usage = usage_from_chat(body.get("usage"))
     reason = _incomplete_reason(choice, calls, usage, max_output_tokens)
     if reason is not None and "status" in output[-1]:

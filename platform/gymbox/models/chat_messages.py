@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from gymbox_sandbox.responses import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
@@ -26,8 +26,9 @@ from gymbox_sandbox.responses import FunctionCall, FunctionCallOutput, Item, Mes
 from gymbox.errors import Invalid
 from gymbox.models.token_ids import TOKEN_FIELDS
 
-_RECORD = frozenset({*TOKEN_FIELDS, "token_prefix_broken", "mask_sample", "mask_reason", "phase"})
-_OF_REASONING = frozenset({*_RECORD, "content", "encrypted_content", "status"})
+RECORD = frozenset({*TOKEN_FIELDS, "token_prefix_broken", "mask_sample", "mask_reason", "phase"})
+"""Fields of an output item that tell how it came about, or where it stood; a Chat message has no place for them."""
+OF_REASONING = frozenset({*RECORD, "content", "encrypted_content", "status"})
 _OF_PARTS = frozenset({"type", "text", "annotations", "logprobs"})
 
 _Outputs = dict[str, deque[tuple[int, FunctionCallOutput]]]
@@ -118,7 +119,7 @@ class _Turn:
             if position < index:
                 raise Invalid(f"input[{position}]: an output for {call.call_id!r}, which no earlier call has")
             text, shown = _result_content(position, output)
-            more = others(output.model_extra, _RECORD)
+            more = others(output.model_extra, RECORD)
             results.append({"role": "tool", **more, "tool_call_id": call.call_id, "content": text})
             if shown:
                 images += [{"type": "text", "text": f"Shown by {call.name} ({call.call_id}):"}, *shown]
@@ -129,7 +130,7 @@ class _Turn:
         refusals: list[str] = []
         more: dict[str, Any] = {}
         for index, said in self.said:
-            more |= others(said.model_extra, _RECORD)
+            more |= others(said.model_extra, RECORD)
             for part in parts_of(said):
                 kind = part.get("type")
                 if kind in ("output_text", "input_text"):
@@ -143,7 +144,7 @@ class _Turn:
 
     def _reason(self, message: dict[str, Any], field: str) -> None:
         for item in self.reasoning:
-            message |= others(item.model_extra, _OF_REASONING)
+            message |= others(item.model_extra, OF_REASONING)
         thoughts = "\n".join(filter(None, map(reasoning_text, self.reasoning)))
         if thoughts and field == "think":
             message["content"] = f"<think>\n{thoughts}\n</think>\n\n{message['content']}"
@@ -169,7 +170,7 @@ def _plain_message(index: int, item: Message) -> dict[str, Any]:
         bare = all(len(part) == 2 and part["type"] == "text" for part in content)
         if bare and (len(content) < 2 or role == "system"):
             content = "".join(part["text"] for part in content)
-    return {"role": role, **others(item.model_extra, _RECORD), "content": content}
+    return {"role": role, **others(item.model_extra, RECORD), "content": content}
 
 
 def _chat_part(index: int, part: dict[str, Any]) -> dict[str, Any]:
@@ -194,7 +195,7 @@ def _chat_part(index: int, part: dict[str, Any]) -> dict[str, Any]:
     raise Invalid(f"input[{index}]: a {kind!r} part has no place in a Chat message")
 
 
-def others(fields: Mapping[str, Any] | None, taken: Sequence[str] | frozenset[str]) -> dict[str, Any]:
+def others(fields: Mapping[str, Any] | None, taken: Container[str]) -> dict[str, Any]:
     """The fields that are given and not `taken`."""
     return {name: value for name, value in (fields or {}).items() if value is not None and name not in taken}
 
@@ -214,7 +215,7 @@ def text_of(part: dict[str, Any], field: str, where: str) -> str:
 def chat_call(call: FunctionCall, arguments: str) -> dict[str, Any]:
     """The call as a Chat message has it, with what its provider put beside it."""
     function = {"name": call.name, "arguments": arguments}
-    return {"id": call.call_id, "type": "function", "function": function, **others(call.model_extra, _RECORD)}
+    return {"id": call.call_id, "type": "function", "function": function, **others(call.model_extra, RECORD)}
 
 
 def object_arguments(arguments: str) -> str:

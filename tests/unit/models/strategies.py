@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import strategies as st
@@ -265,3 +266,57 @@ def responses(
         "output": output,
         "usage": draw(usages()),
     }
+
+
+# --- what is wrong
+
+junk: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-3, 10**20),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.text(max_size=5),
+        st.sampled_from(
+            ["assistant", "tool", "message", "function_call", "reasoning", "input_image", "image_url", "file"]
+        ),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(["type", "role", "content", "text", "name", "id", "call_id", "function", "format", "x"]),
+            inner,
+            max_size=3,
+        ),
+    ),
+    max_leaves=6,
+)
+"""Any JSON, in the words of the formats."""
+
+
+@st.composite
+def mutated(draw: st.DrawFn, whole: st.SearchStrategy[Any], *, times: int = 2) -> Any:
+    """What `whole` draws, with a few of its values, at any depth, replaced by junk, taken out or said twice."""
+    value = json.loads(json.dumps(draw(whole)))
+    for _ in range(draw(st.integers(1, times))):
+        places = list(_places(value))
+        if not places:
+            return draw(junk)
+        holder, key = draw(st.sampled_from(places))
+        change = draw(st.sampled_from(["replace", "remove", "twice"]))
+        if change == "replace":
+            holder[key] = draw(junk)
+        elif change == "remove":
+            del holder[key]
+        elif isinstance(holder, list):
+            holder.append(holder[key])
+        else:
+            holder[draw(names)] = holder[key]
+    return value
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, within in inner:
+        yield value, key
+        yield from _places(within)

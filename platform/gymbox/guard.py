@@ -54,7 +54,7 @@ class Guard:
             Forbidden: its Host or Origin is not on the list.
             Unauthorized: it needs the token and does not bring it.
         """
-        host, origins, authorization = "", [], b""
+        host, origins, authorization, key = "", [], b"", b""
         for name, value in headers:
             match name.lower():
                 case b"host":
@@ -63,6 +63,8 @@ class Guard:
                     origins.append(value.decode("latin-1"))
                 case b"authorization":
                     authorization = value
+                case b"x-api-key":  # where clients of Anthropic's API put it
+                    key = value
         if "*" not in self.hosts and host not in self.hosts and _without_port(host) not in self.hosts:
             raise Forbidden(f"this server does not answer to the host {host!r}")
         for origin in origins:
@@ -70,6 +72,8 @@ class Guard:
             if not own and origin not in self.origins:
                 raise Forbidden(f"requests from the web origin {origin!r} are not answered")
         if self.token is None or path in self.open_paths or is_bearer(authorization, self.token):
+            return
+        if hmac.compare_digest(key, self.token.encode()):
             return
         if bearer(authorization):
             raise Unauthorized("this token is not known here")

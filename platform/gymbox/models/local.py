@@ -8,9 +8,10 @@ import json
 import os
 import secrets
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gymbox_sandbox.responses import (
     FunctionCall,
@@ -28,6 +29,7 @@ from gymbox.models import Call, Model
 from gymbox.models.chat import ChatModel
 from gymbox.models.chat_answers import response_from_chat
 from gymbox.models.chat_requests import chat_from_params
+from gymbox.models.events import Event, replayed
 from gymbox.models.structured import check_structured
 from gymbox.models.token_ids import sampled_ids, token_ids_of, with_prefix_mark
 
@@ -137,14 +139,42 @@ class LocalModel(Model):
             await self.open()
         return with_prefix_mark(params.items, await self._turn(params, call))
 
+    async def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[Event]:
+        """As `Model.stream`: an answer is told as it is sampled; a call, and what sampled ids are kept of, at once."""
+        if self._endpoint is None:
+            await self.open()
+        assert self._endpoint is not None
+        if self.token_ids:
+            async for event in super().stream(params, call):
+                yield event
+            return
+        turn = await self._decided(params, call)
+        if isinstance(turn, Response):
+            for event in replayed(turn.dump()):
+                yield event
+            return
+        body, spent = turn
+        events = self._endpoint.events(self._to_answer(body, params), _reader(params, spent), call)
+        async with aclosing(cast(Any, events)) as told:
+            async for event in told:
+                yield event
+
     async def _turn(self, params: ResponsesParams, call: Call) -> Response:
+        turn = await self._decided(params, call)
+        if isinstance(turn, Response):
+            return turn
+        body, spent = turn
+        return await self._ask(self._to_answer(body, params), call, _reader(params, spent))
+
+    async def _decided(self, params: ResponsesParams, call: Call) -> Response | tuple[dict[str, Any], Usage]:
+        """The call that it chose; or the request for its answer, and what choosing that took."""
         tools = _offered(params)
         results = _results_in_a_row(params)
         going_round = len(results) > 1 and results[-1] in results[:-1]
         asked = self._asked(params)
         limit = asked["max_tokens"]
         if not tools or going_round or len(results) >= self.max_tool_turns:
-            return await self._answer(asked, params, call)
+            return asked, Usage()
         must_call = params.tool_choice == "required" or isinstance(params.tool_choice, dict) or not results
         chosen = await self._ask(_with_choice(asked, tools, may_answer=not must_call), call)
         text = chosen.output_text
@@ -156,8 +186,7 @@ class LocalModel(Model):
         spent = chosen.usage or Usage()
         if spent.output_tokens >= limit:
             return chosen.model_copy(update=_CUT)
-        answer = await self._answer(asked | {"max_tokens": limit - spent.output_tokens}, params, call)
-        return answer.model_copy(update={"usage": spent + (answer.usage or Usage())})
+        return asked | {"max_tokens": limit - spent.output_tokens}, spent
 
     def _asked(self, params: ResponsesParams) -> dict[str, Any]:
         """The Chat request for `params`, with calls and results told as text: the model's template knows no tools."""
@@ -169,16 +198,10 @@ class LocalModel(Model):
         told = _told(body["messages"])
         return body | LOOPS | {"messages": told, "max_tokens": limit, "model": self.name, "cache_prompt": cached}
 
-    async def _answer(self, body: dict[str, Any], params: ResponsesParams, call: Call) -> Response:
+    def _to_answer(self, body: dict[str, Any], params: ResponsesParams) -> dict[str, Any]:
         if _results_in_a_row(params):
             _note(body["messages"], "\nNow answer from these results.")
-
-        def read(answer: Any) -> Response:
-            response = response_from_chat(answer)
-            check_structured(params, response)
-            return response
-
-        return await self._ask(body, call, read)
+        return body
 
     async def _ask(
         self, body: dict[str, Any], call: Call, read: Callable[[Any], Response] = response_from_chat
@@ -208,6 +231,19 @@ class LocalModel(Model):
         # the log-probs were asked for on their behalf only
         bare = [_without_log_probs(item) for item in response.output]
         return response.model_copy(update={"output": [*bare[:-1], bare[-1].model_copy(update=tokens)]})
+
+
+def _reader(params: ResponsesParams, spent: Usage) -> Callable[[Any], Response]:
+    """Reads an answer, whose usage is told with what was spent before it."""
+
+    def read(answer: Any) -> Response:
+        response = response_from_chat(answer)
+        check_structured(params, response)
+        if not spent.total_tokens:
+            return response
+        return response.model_copy(update={"usage": spent + (response.usage or Usage())})
+
+    return read
 
 
 def bundled_model() -> Path:

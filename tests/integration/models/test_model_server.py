@@ -131,10 +131,9 @@ async def test_streamed_chat_gives_each_call_its_own_index_and_the_same_answer_2
     told: dict[int, str] = {}
     for call in calls:
         told[call.index] = told.get(call.index, "") + ((call.function and call.function.arguments) or "")
-    assert [call.id for call in calls if call.id] == [call.id for call in plain.choices[0].message.tool_calls or []]
-    assert [told[index] for index in range(len(told))] == [
-        call.function.arguments for call in plain.choices[0].message.tool_calls or []
-    ]  # type: ignore[union-attr]
+    whole: Any = plain.choices[0].message.tool_calls or []
+    assert [call.id for call in calls if call.id] == [call.id for call in whole]
+    assert [told[index] for index in range(len(told))] == [call.function.arguments for call in whole]
     assert "".join(delta.content or "" for delta in deltas) == (plain.choices[0].message.content or "")
     assert "".join(delta.refusal or "" for delta in deltas) == (plain.choices[0].message.refusal or "")
     assert chunks[-1].usage is not None and not chunks[-1].choices

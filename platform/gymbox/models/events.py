@@ -42,8 +42,9 @@ _KINDS = {kind.value: kind for kind in ErrorKind}
 
 def whole(response: dict[str, Any]) -> dict[str, Any]:
     """A dumped response with what official clients expect of each, whatever the model left out."""
-    made = {"id": f"resp_{uuid.uuid4().hex}", "object": "response", "created_at": time.time(), "status": "completed"}
     given = {name: value for name, value in response.items() if value not in (None, "")}
+    id = given.get("id") or f"resp_{uuid.uuid4().hex}"
+    made = {"id": id, "object": "response", "created_at": time.time(), "status": "completed"}
     found = {**made, "error": None, "incomplete_details": None, **given}
     found["output"] = [whole_item(item) for item in response.get("output") or []]
     usage = found.get("usage")
@@ -59,11 +60,14 @@ def whole_item(item: dict[str, Any]) -> dict[str, Any]:
     kind = item.get("type") or "message"
     prefix, defaults = _MADE.get(kind, ("item", {}))
     given = {name: value for name, value in item.items() if value is not None}
-    found: dict[str, Any] = {"id": f"{prefix}_{uuid.uuid4().hex}", "type": kind, **defaults, **given}
+    id = given.get("id") or f"{prefix}_{uuid.uuid4().hex}"
+    found: dict[str, Any] = {"id": id, "type": kind, **defaults, **given}
     if kind == "message" and found.get("role") == "assistant":
         content = found.get("content", "")
         parts = [{"type": "output_text", "text": content}] if isinstance(content, str) else content
-        found["content"] = [{"annotations": [], **part} if part["type"] == "output_text" else part for part in parts]
+        found["content"] = [
+            {"annotations": [], **part} if part.get("type") == "output_text" else part for part in parts
+        ]
     return found
 
 

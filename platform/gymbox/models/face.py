@@ -10,11 +10,13 @@ from typing import Any, cast
 
 from fastapi import FastAPI, Request
 from gymbox_sandbox.hang_up import unless_hung_up
+from gymbox_sandbox.lifecycle import ROLLOUT_HEADER
 from gymbox_sandbox.problems import faults, of_status
 from gymbox_sandbox.responses import Response as ModelResponse
 from gymbox_sandbox.responses import ResponsesParams
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -38,6 +40,7 @@ _ANSWERS: dict[ErrorKind, tuple[type[Problem], int]] = {
     ErrorKind.MODEL_BAD_RESPONSE: (Unavailable, 502),
 }
 """The problem and the status that tell a caller of a model's failure, by what the caller can do about it."""
+_ROLLOUT = ROLLOUT_HEADER.lower().encode()
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
@@ -120,12 +123,29 @@ async def json_object(request: Request) -> dict[str, Any]:
         Invalid: it is no JSON object.
     """
     try:
-        body = strict_json(await request.body())
+        body = strict_json(await _body(request.receive))
     except (ValueError, RecursionError) as error:
         raise Invalid(f"the body is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise Invalid("the body must be a JSON object")
     return body
+
+
+async def _body(receive: Receive) -> bytes:
+    """All of it; a small one is one message, and costs less so than as a stream."""
+    parts = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def rollout_of(request: Request) -> str:
+    """The rollout that a request is for, or ""."""
+    return next((value.decode("latin-1") for name, value in request.scope["headers"] if name == _ROLLOUT), "")
 
 
 def json_answer(content: dict[str, Any]) -> Response:

@@ -7,7 +7,6 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from gymbox_sandbox.hang_up import unless_hung_up
-from gymbox_sandbox.lifecycle import ROLLOUT_HEADER
 from gymbox_sandbox.responses import Response as ModelResponse
 from gymbox_sandbox.responses import ResponsesParams
 from starlette.responses import Response
@@ -25,15 +24,20 @@ from gymbox.models.face import (
     json_object,
     messages_parts,
     responses_parts,
+    rollout_of,
     validated,
     whole_response,
 )
+from gymbox.models.response_store import ResponseStore, StoreLimits, scope_of
 from gymbox.models.server_page import describe
 
 
 class ModelServer:
     """Serves models: `/v1/responses`, `/v1/chat/completions`, `/v1/messages`, `/v1/messages/count_tokens`,
     `/v1/models`, `/healthz`.
+
+    Answers of `/v1/responses` whose back end keeps none are kept here for a while (see `ResponseStore`): a request may
+    go on from one by `previous_response_id`, and `/v1/responses/{id}` shows it and lets go of it.
 
     A request's `model` picks among several; it may be left out where there is one, and an unknown one is answered with
     404. With `stream: true` an answer is sent as it comes, and what fails before its first event has a status; what
@@ -49,9 +53,11 @@ class ModelServer:
     Args:
         models: one, or several by the names that callers know them by.
         http: the client that the models' calls go through; the caller's, and closed by the caller.
+        kept: how many answers are kept, and for how long.
     """
 
-    def __init__(self, models: Model | Mapping[str, Model], http: HttpClient) -> None:
+    def __init__(self, models: Model | Mapping[str, Model], http: HttpClient, kept: StoreLimits | None = None) -> None:
+        self.store = ResponseStore(kept)
         self.models = {models.name: models} if isinstance(models, Model) else dict(models)
         self.http = http
 
@@ -105,6 +111,8 @@ class ModelServer:
         app.add_api_route("/healthz", self._healthz, methods=["GET"])
         app.add_api_route("/v1/models", self._models, methods=["GET"])
         app.add_api_route("/v1/models/{name:path}", self._model, methods=["GET"])
+        app.add_api_route("/v1/responses/{response_id}", self._stored, methods=["GET"])
+        app.add_api_route("/v1/responses/{response_id}", self._forget, methods=["DELETE"])
         routes: dict[str, Endpoint] = {
             "/v1/responses": self._responses,
             "/v1/chat/completions": self._chat,
@@ -132,11 +140,22 @@ class ModelServer:
     async def _responses(self, request: Request) -> Response:
         params = validated(ResponsesParams, await json_object(request))
         model, call = self.model(params.model), self._call(request)
+        kept = None if model.has_store else self.store.continued(_scope(request), await request.body(), params)
+        params = params if kept is None else kept.params
         if params.stream:
             events = one_terminal(self.stream(params, call), model.name)
+            events = events if kept is None else kept.seen(events)
             return await event_stream(request.receive, responses_parts(events, params))
         response = await unless_hung_up(request.receive, self.responses(params, call))
-        return json_answer(whole_response(response, params))
+        answer = whole_response(response, params)
+        return json_answer(answer if kept is None else kept.answered(answer))
+
+    async def _stored(self, request: Request, response_id: str) -> Response:
+        return Response(self.store.answer(_scope(request), response_id), media_type="application/json")
+
+    async def _forget(self, request: Request, response_id: str) -> dict[str, Any]:
+        self.store.forget(_scope(request), response_id)
+        return {"id": response_id, "object": "response", "deleted": True}
 
     async def _chat(self, request: Request) -> Response:
         body = await json_object(request)
@@ -163,7 +182,11 @@ class ModelServer:
         return json_answer({"input_tokens": count})
 
     def _call(self, request: Request) -> Call:
-        return Call(http=self.http, rollout=request.headers.get(ROLLOUT_HEADER, ""))
+        return Call(http=self.http, rollout=rollout_of(request))
+
+
+def _scope(request: Request) -> str:
+    return scope_of(request.headers.get("Authorization", ""), request.headers.get(ROLLOUT_HEADER, ""))
 
 
 def _served(name: str) -> dict[str, Any]:

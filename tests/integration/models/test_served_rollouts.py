@@ -12,7 +12,7 @@ import openai
 import pytest
 from gymbox.http import HttpClient
 from gymbox.models.capture import Capture
-from gymbox.models.cassettes import recorded_calls
+from gymbox.models.cassettes import RecordedCall, recorded_calls
 from gymbox.models.recorded import RecordedModel
 from gymbox.models.scripted import ScriptedModel
 from gymbox.models.server import ModelServer
@@ -28,6 +28,12 @@ class Served:
     url: str
     proxied: str
     folder: Path
+    capture: Capture
+
+    async def recorded(self) -> list[RecordedCall]:
+        """All calls so far."""
+        await self.capture.calls_of("whatever was handed in before has then been written")
+        return list(recorded_calls(self.folder))
 
 
 @pytest.fixture
@@ -40,7 +46,7 @@ async def served(tmp_path: Path, http: HttpClient) -> AsyncIterator[Served]:
             async with Proxy(ProxySettings(models=upstream)) as proxy:
                 admin = hashlib.sha256(ADMIN.encode()).hexdigest()
                 await proxy.routes.replace(RouteTable(version=1, routes=[], admin_token=admin))
-                yield Served(listener.url, f"{proxy.url}/models/m", tmp_path)
+                yield Served(listener.url, f"{proxy.url}/models/m", tmp_path, capture)
 
 
 @pytest.mark.parametrize("prefix", ["/rollouts/r-1", "/ng-rollout/r-1", "/ng-rollout/r-1/training-token-capture"])
@@ -51,7 +57,7 @@ async def test_every_call_below_a_rollouts_path_is_recorded_as_its(served: Serve
             hello: Any = [{"role": "user", "content": "hello"}]
             assert (await api.chat.completions.create(model="scripted", messages=hello)).choices[0].message
             assert [model.id async for model in api.models.list()] == ["scripted"]
-    found = [(call.rollout, call.call, call.dialect) for call in recorded_calls(served.folder)]
+    found = [(call.rollout, call.call, call.dialect) for call in await served.recorded()]
     assert found == [("r-1", number, ("responses", "chat")[number % 2]) for number in range(4)]
 
 
@@ -60,6 +66,6 @@ async def test_calls_without_a_rollout_are_recorded_too_and_a_path_is_no_way_aro
 ) -> None:
     async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key=TOKEN, max_retries=0) as api:
         await api.responses.create(model="scripted", input="hello")
-    assert [call.rollout for call in recorded_calls(served.folder)] == [""]
+    assert [call.rollout for call in await served.recorded()] == [""]
     for path in ("/rollouts/r/v1/responses", "/rollouts/healthz/v1/responses", "/rollouts/r/healthz"):
         assert (await http.request("POST", served.url + path, json={"input": "x"})).status == 401

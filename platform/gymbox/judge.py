@@ -210,7 +210,7 @@ class _Question(BaseModel):
 
 
 class _Questions(BaseModel):
-    questions: list[_Question] = Field(max_length=10_000)
+    questions: list[_Question] = Field(min_length=1, max_length=10_000)  # to ask nothing again and again has no limit
 
 
 def params_of(asked: dict[str, Any]) -> ResponsesParams:

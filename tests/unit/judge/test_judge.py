@@ -131,7 +131,9 @@ async def test_no_answer_is_longer_than_the_tokens_that_are_left() -> None:
     assert [params.max_output_tokens for params, _ in model._calls] == [10, 3]
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b'{"questions": [{"number": 1}]}', b'{"questions": 1}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b'{"questions": []}', b'{"questions": [{"number": 1}]}', b'{"questions": 1}']
+)
 async def test_what_is_no_question_is_a_failure(body: bytes) -> None:
     with pytest.raises(JudgeFailed, match="form"):
         await answers(Says.of(), body)

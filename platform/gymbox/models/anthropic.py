@@ -127,6 +127,8 @@ class AnthropicModel(Endpoint):
                 async with aclosing(cast(Any, objects_in(aiter(stream)))) as events:
                     async for event in events:
                         name = event.get("type")
+                        if not isinstance(name, str):
+                            raise Invalid(f"an event has no type: {event!r:.200}")
                         if name == "error":
                             error = event.get("error")
                             told = error if isinstance(error, dict) else {"message": error}

@@ -16,8 +16,10 @@ from gymbox.models.chat_requests import chat_from_params
 from gymbox.models.chat_streams import chat_error, chunk_of_answer, events_from_chat, whole_chunks
 from gymbox.models.endpoint import Endpoint
 from gymbox.models.events import Event, one_terminal
+from gymbox.models.messages_requests import params_from_messages
 from gymbox.models.sse import objects_in
 from gymbox.models.structured import check_structured
+from gymbox.models.token_counts import count_of_chat
 from gymbox.models.token_ids import echo_token_ids, with_prefix_mark
 
 
@@ -80,6 +82,10 @@ class ChatModel(Endpoint):
         async with aclosing(cast(Any, chunks)) as told:
             async for chunk in told:
                 yield chunk
+
+    async def count_tokens(self, body: dict[str, Any], call: Call) -> int:
+        """How many tokens the endpoint says that a Messages request has, as it is converted for it."""
+        return await count_of_chat(self, self._asked(params_from_messages(body))[0], call)
 
     async def _passed_through(self, body: dict[str, Any], call: Call) -> AsyncIterator[dict[str, Any]]:
         shared: dict[str, Any] | None = None

@@ -30,7 +30,9 @@ from gymbox.models.chat import ChatModel
 from gymbox.models.chat_answers import response_from_chat
 from gymbox.models.chat_requests import chat_from_params
 from gymbox.models.events import Event, replayed
+from gymbox.models.messages_requests import params_from_messages
 from gymbox.models.structured import check_structured
+from gymbox.models.token_counts import count_of_chat
 from gymbox.models.token_ids import sampled_ids, token_ids_of, with_prefix_mark
 
 INSTALL = "model=local needs more than is installed: pip install 'gymbox[local]'"
@@ -168,15 +170,12 @@ class LocalModel(Model):
 
     async def _decided(self, params: ResponsesParams, call: Call) -> Response | tuple[dict[str, Any], Usage]:
         """The call that it chose; or the request for its answer, and what choosing that took."""
-        tools = _offered(params)
-        results = _results_in_a_row(params)
-        going_round = len(results) > 1 and results[-1] in results[:-1]
-        asked = self._asked(params)
-        limit = asked["max_tokens"]
-        if not tools or going_round or len(results) >= self.max_tool_turns:
+        asked, results = self._asked(params), _results_in_a_row(params)
+        choice, must_call = self._choice(asked, params, results)
+        if choice is None:
             return asked, Usage()
-        must_call = params.tool_choice == "required" or isinstance(params.tool_choice, dict) or not results
-        chosen = await self._ask(_with_choice(asked, tools, may_answer=not must_call), call)
+        limit = asked["max_tokens"]
+        chosen = await self._ask(choice, call)
         text = chosen.output_text
         if chosen.status == "incomplete":
             return chosen
@@ -187,6 +186,27 @@ class LocalModel(Model):
         if spent.output_tokens >= limit:
             return chosen.model_copy(update=_CUT)
         return asked | {"max_tokens": limit - spent.output_tokens}, spent
+
+    def _choice(
+        self, asked: dict[str, Any], params: ResponsesParams, results: list[tuple[str, str, str]]
+    ) -> tuple[dict[str, Any] | None, bool]:
+        """The request for its choice of tool, where it has one, and whether it must call one."""
+        tools = _offered(params)
+        going_round = len(results) > 1 and results[-1] in results[:-1]
+        if not tools or going_round or len(results) >= self.max_tool_turns:
+            return None, False
+        must_call = params.tool_choice == "required" or isinstance(params.tool_choice, dict) or not results
+        return _with_choice(asked, tools, may_answer=not must_call), must_call
+
+    async def count_tokens(self, body: dict[str, Any], call: Call) -> int:
+        """The tokens of a Messages request as it is told to this model; of two requests, the first's."""
+        if self._endpoint is None:
+            await self.open()
+        assert self._endpoint is not None
+        params = params_from_messages(body)
+        asked = self._asked(params)
+        choice, _ = self._choice(asked, params, _results_in_a_row(params))
+        return await count_of_chat(self._endpoint, choice or self._to_answer(asked, params), call)
 
     def _asked(self, params: ResponsesParams) -> dict[str, Any]:
         """The Chat request for `params`, with calls and results told as text: the model's template knows no tools."""

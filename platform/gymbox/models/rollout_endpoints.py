@@ -121,6 +121,10 @@ class _OfRollouts(Model):
         made._model = model
         return made
 
+    @property
+    def has_store(self) -> bool:
+        return self._model.has_store
+
     async def open(self) -> None:
         pass
 

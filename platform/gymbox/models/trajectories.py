@@ -77,6 +77,9 @@ class _Step:
     """A digest of the history up to each of its items that count."""
     after: str = ""
     """The digest of all of it with the answer."""
+    digest: Any = None
+    goes_on: _Step | None = None
+    """The call that it names as the one before."""
     parent: _Step | None = None
     children: list[_Step] = field(default_factory=list)
 
@@ -142,6 +145,7 @@ def per_call(calls: Sequence[RecordedCall]) -> list[dict[str, Any]]:
 
 def _steps(calls: Sequence[RecordedCall]) -> tuple[list[_Step], list[str]]:
     steps, faults = [], []
+    answers: dict[str, _Step] = {}
     for call in calls:
         try:
             params, response = _core(call)
@@ -151,13 +155,16 @@ def _steps(calls: Sequence[RecordedCall]) -> tuple[list[_Step], list[str]]:
             continue
         tokens = call.tokens or (token_ids_of(response.output[-1]) if response.output else {})
         step = _Step(call, params.instructions, params.items, list(response.output), tokens)
-        digest = hashlib.sha256(repr(params.instructions).encode())
+        # at a back end that keeps its answers, a request may hold only what is new
+        step.goes_on = answers.get(str(call.request.get("previous_response_id")))
+        digest = step.goes_on.digest.copy() if step.goes_on else hashlib.sha256(repr(params.instructions).encode())
         step.before.append(digest.hexdigest())
         for item in step.history:
             step.before.append(_further(digest, item))
         for item in step.output:
             _further(digest, item)
-        step.after = digest.hexdigest()
+        step.after, step.digest = digest.hexdigest(), digest
+        answers[response.id or ""] = step
         steps.append(step)
     return steps, faults
 
@@ -205,6 +212,8 @@ def _parsed(arguments: str) -> Any:
 
 def _parent(step: _Step, earlier: Sequence[_Step]) -> _Step | None:
     """The latest of the longest histories that this call goes on from."""
+    if step.goes_on is not None and not (step.tokens and step.goes_on.tokens):
+        return step.goes_on
     if step.tokens:
         prompt = step.tokens["prompt_token_ids"]
         exact = [other for other in earlier if other.tokens and _begins(prompt, other)]
@@ -300,6 +309,8 @@ def _added(step: _Step) -> list[Item]:
     """What came between the answer before and this call: tool results, further messages."""
     parent = step.parent
     assert parent is not None
+    if parent is step.goes_on:
+        return list(step.history)
     if parent.after in step.before:
         return step.history[len(step.before) - 1 - step.before[::-1].index(parent.after) :]
     # the tokens fit, the items were written otherwise: what a model cannot have said

@@ -198,6 +198,17 @@ def test_whether_items_bear_ids() -> None:
     assert has_token_ids(full.output) and not has_token_ids(bare.output)
 
 
+def test_a_call_that_names_the_one_before_goes_on_from_it() -> None:
+    first, second = call(0, [USER], said("a")), call(1, [user("b")], said("b"), previous_response_id="resp_1")
+    third = call(2, [USER, said("a"), user("b"), said("b"), user("c")], said("c"))
+    assert first.response is not None
+    first.response["id"] = "resp_1"
+    [main] = rebuilt([first, second, third]).trajectories
+    assert main.calls == [0, 1, 2] and [item.get("role") for item in main.output] == ["assistant", "user"] * 2 + [
+        "assistant"
+    ]
+
+
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=8))
 def test_every_sampled_token_is_in_the_trajectory_once_and_in_order(turns: list[tuple[int, int]]) -> None:
     calls, seen, history = [], [0], [USER]

@@ -43,6 +43,11 @@ class Model(BaseModel, ABC):
     price: Price | None = None
     """What its tokens cost, for the cost of recorded calls."""
 
+    @property
+    def has_store(self) -> bool:
+        """Whether its back end keeps its answers itself, so that it understands `previous_response_id` and `store`."""
+        return False
+
     @abstractmethod
     async def responses(self, params: ResponsesParams, call: Call) -> Response:
         """Answer in the Responses format.

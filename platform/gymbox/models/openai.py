@@ -33,6 +33,13 @@ class OpenAIModel(Endpoint):
     base_url: BaseUrl = "https://api.openai.com/v1"
     organization: str | None = None
     project: str | None = None
+    keeps_responses: bool = True
+    """Whether the endpoint keeps its answers, as OpenAI's own does: then `previous_response_id` and `store` are sent
+    on to it. False: a server of this model keeps them itself, for a while."""
+
+    @property
+    def has_store(self) -> bool:
+        return self.keeps_responses
 
     async def responses(self, params: ResponsesParams, call: Call) -> Response:
         body = request_body(params, self.params) | {"model": self.name}

@@ -32,6 +32,10 @@ class RecordedModel(Model):
         made._model, made._capture = model, capture
         return made
 
+    @property
+    def has_store(self) -> bool:
+        return self._model.has_store
+
     async def open(self) -> None:
         await self._model.open()
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from gymbox_sandbox.responses import ResponsesParams
 from pydantic import BaseModel, ConfigDict, Field
 
 from gymbox.errors import Conflict, Invalid, NotFound
+from gymbox.models.events import TERMINAL, Event
+from gymbox.models.strict_json import json_bytes
 
 _PER_ENTRY = 1024
 """Bytes that an entry costs beside what it holds, about."""
@@ -29,7 +32,7 @@ class StoreLimits(BaseModel):
 
     count: int = Field(default=10_000, ge=0)
     """Answers at once; 0 keeps none."""
-    megabytes: float = Field(default=256, ge=0)
+    megabytes: float = Field(default=64, ge=0)
     """Requests and answers together."""
     seconds: float = Field(default=3600, gt=0)
     """After its last use."""
@@ -50,6 +53,36 @@ class _Entry:
 
     def __post_init__(self) -> None:
         self.size = len(self.request) + len(self.answer) + _PER_ENTRY
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """A request that may go on from an earlier answer, and whose own answer may be gone on from."""
+
+    store: ResponseStore
+    scope: str
+    given: Any
+    params: ResponsesParams
+    """As it is asked of the model: with the whole history, and without what only the store understands."""
+    previous: str | None
+    wanted: bool
+    """Whether the answer is to be kept."""
+
+    def answered(self, response: dict[str, Any]) -> dict[str, Any]:
+        """The answer as the caller gets it; a whole one is kept from now on."""
+        told = {**response, "previous_response_id": self.previous, "store": self.wanted}
+        if self.wanted and told.get("status") in ("completed", "incomplete"):
+            request = json_bytes({"input": self.given})
+            self.store.keep(self.scope, str(told["id"]), request, json_bytes(told), self.previous)
+        return told
+
+    async def seen(self, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
+        """A stream of events as the caller gets it; the answer that it ends with is kept."""
+        async with aclosing(cast(Any, events)) as told:
+            async for event in told:
+                if event.get("type") in TERMINAL and isinstance(event.get("response"), dict):
+                    event = {**event, "response": self.answered(event["response"])}
+                yield event
 
 
 class ResponseStore:
@@ -114,8 +147,10 @@ class ResponseStore:
         """
         history: list[Any] = []
         for entry in reversed(list(_chain(self._found(scope, identity)))):
-            given = json.loads(entry.request).get("input") or []
-            history += [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given
+            given = json.loads(entry.request).get("input")
+            if isinstance(given, str):
+                given = [{"type": "message", "role": "user", "content": given}]
+            history += given or []
             history += json.loads(entry.answer).get("output") or []
         return history
 
@@ -147,6 +182,22 @@ class ResponseStore:
         if whole.model_extra is not None:
             del whole.model_extra["previous_response_id"]
         return whole
+
+    def continued(self, scope: str, given: Any, params: ResponsesParams) -> Continued:
+        """A request of this scope, from its `input` as it came and the params that it stands in.
+
+        Raises: as `expanded`.
+            Invalid: `store` is neither true nor false.
+        """
+        extra = params.model_extra or {}
+        store, previous = extra.get("store"), extra.get("previous_response_id")
+        if not isinstance(store, bool | None):
+            raise Invalid(f"store must be true or false, not {store!r:.100}")
+        whole = self.expanded(scope, params)
+        if "store" in extra:
+            whole = whole.model_copy()
+            del cast(dict[str, Any], whole.model_extra)["store"]
+        return Continued(self, scope, given, whole, previous, store is not False and self.limits.count > 0)
 
     def _found(self, scope: str, identity: str) -> _Entry:
         now = self._clock()

@@ -138,9 +138,10 @@ class ModelServer:
         return _served(name)
 
     async def _responses(self, request: Request) -> Response:
-        params = validated(ResponsesParams, await json_object(request))
+        body = await json_object(request)
+        params = validated(ResponsesParams, body)
         model, call = self.model(params.model), self._call(request)
-        kept = None if model.has_store else self.store.continued(_scope(request), await request.body(), params)
+        kept = None if model.has_store else self.store.continued(_scope(request), body.get("input"), params)
         params = params if kept is None else kept.params
         if params.stream:
             events = one_terminal(self.stream(params, call), model.name)
@@ -186,7 +187,7 @@ class ModelServer:
 
 
 def _scope(request: Request) -> str:
-    return scope_of(request.headers.get("Authorization", ""), request.headers.get(ROLLOUT_HEADER, ""))
+    return scope_of(request.headers.get("Authorization", ""), rollout_of(request))
 
 
 def _served(name: str) -> dict[str, Any]:

@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import FastAPI
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gymbox.models.rollout_paths import RolloutPaths
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -18,7 +19,8 @@ class DirectRoutes:
     """POST routes of an app, as an ASGI app before it. The app knows them, too: for its document, for other methods,
     and for whoever mounts it.
 
-    What an endpoint raises is answered by the app's own exception handlers, as it is everywhere else.
+    What an endpoint raises is answered by the app's own exception handlers, as it is everywhere else, and a bug by
+    whoever serves the app.
     """
 
     def __init__(self, app: ASGIApp, owner: FastAPI, routes: dict[str, Endpoint]) -> None:
@@ -44,8 +46,14 @@ class DirectRoutes:
 
 
 def add_direct_routes(app: FastAPI, routes: dict[str, Endpoint]) -> None:
-    """Have `app` answer a POST to each of these paths; an endpoint reads its request by itself."""
+    """Have `app` answer a POST to each of these paths, also below the address of a rollout; an endpoint reads its
+    request by itself."""
     for path, endpoint in routes.items():
         app.add_api_route(path, endpoint, methods=["POST"], response_model=None)
-    # appended is innermost: what else stands before the app, such as addresses of rollouts, stands before these, too
-    app.user_middleware.append(Middleware(DirectRoutes, owner=app, routes=routes))
+    others = app.build_middleware_stack
+
+    def stack() -> ASGIApp:
+        # outermost: each layer before an endpoint costs something at every turn of its coroutine
+        return RolloutPaths(DirectRoutes(others(), app, routes))
+
+    app.build_middleware_stack = stack  # type: ignore[method-assign]

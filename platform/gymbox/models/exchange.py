@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import aiohttp
 
 from gymbox.errors import ErrorKind
-from gymbox.http import CONNECT, HttpClient, retry_after
+from gymbox.http import HttpClient, retry_after
 from gymbox.models.strict_json import json_bytes, strict_json
 
 LARGEST_ANSWER = 64 * 1024 * 1024
@@ -65,14 +66,11 @@ class Exchange:
         Raises:
             Fault: no answer, or none with 200.
         """
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT)
         try:
             async with asyncio.timeout_at(self._answer_by):
                 session = await http.session()
                 # a key goes nowhere but to the address it was given for
-                self._response = await session.post(
-                    self.url, data=body, headers=headers, timeout=timeout, allow_redirects=False
-                )
+                self._response = await session.post(self.url, data=body, headers=headers, allow_redirects=False)
                 self.status = self._response.status
                 if self.status != 200:
                     raise refused(self.status, self._response.headers, await self._beginning())
@@ -90,7 +88,10 @@ class Exchange:
             Fault: it is no JSON, tells of an error, is too large, or broke off.
         """
         try:
-            async with asyncio.timeout_at(self._answer_by):
+            assert self._response is not None
+            # a small answer has come with its head: there is nothing to wait for
+            all_here = self._response.content.is_eof()
+            async with contextlib.nullcontext() if all_here else asyncio.timeout_at(self._answer_by):
                 parts = [part async for part in self._parts()]
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise self._fault(error) from error

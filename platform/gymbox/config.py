@@ -59,6 +59,9 @@ class Settings(BaseModel):
     judge: InstanceOf[Model] | None = None
     """What environments ask whose `verify` needs a judge: `judge=` takes what `model=` takes, and fields are set as
     `judge.NAME=…`. With `controller`, by default what its proxy serves as /models/judge."""
+    models: dict[str, InstanceOf[Model]] = {}
+    """For `gymbox serve model`, in the place of `model`: several, each by the name that callers ask for:
+    `models.small=local models.big=openai`, and their fields as `models.big.NAME=…`."""
     provider: Annotated[SandboxProvider, SkipValidation]
     """`provider=auto`, `docker` or `process`, and its fields as `provider.NAME=…`; unused with `controller`."""
     runner: RunnerSettings
@@ -112,6 +115,7 @@ def compose(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Setti
         "agent": component(raw.get("agent"), "agent", Agent),
         "model": component(raw.get("model"), "model", Model),
         "judge": component(raw["judge"], "judge", Model) if raw.get("judge") else None,
+        "models": {name: component(each, f"models.{name}", Model) for name, each in (raw.get("models") or {}).items()},
         "provider": component(raw.get("provider"), "provider", None),
         "runner": _validated(RunnerSettings, raw.get("runner") or {}, "runner"),
         "proxy": _validated(ProxyLimits, raw.get("proxy") or {}, "proxy"),
@@ -187,6 +191,8 @@ def _prepared(override: str) -> str:
         return f"++environment=[{','.join(map(_quoted, names))}]"
     if name == "judge":
         name = "model@judge"  # the group of models, for another part of the settings
+    elif re.fullmatch(r"models\.[\w-]+", name) and not value.startswith("{"):
+        name = f"+model@{name}"
     elif name not in GROUPS and not name.startswith(("+", "~", "hydra.")):
         name = f"++{name}"
     try:

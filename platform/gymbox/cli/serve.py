@@ -195,19 +195,23 @@ def model(
     capture_rate: float = typer.Option(1.0, min=0, max=1, help="Part of the rollouts whose calls are recorded."),
     log_format: str = LogFormat,
 ) -> None:
-    """A model over HTTP: /v1/responses and /v1/chat/completions.
+    """A model over HTTP, or several: /v1/responses, /v1/chat/completions, /v1/messages.
 
     \b
     gymbox serve model model=local
+    gymbox serve model models.small=local models.big=openai models.big.name=gpt-4.1
+
+    A request's `model` picks among several.
     """
-    served = _settings(overrides).model
+    settings = _settings(overrides)
+    served = settings.models or {settings.model.name: settings.model}
     token = _token_in(token_file) or admin_token()
 
     async def main(http: HttpClient) -> None:
         from gymbox.models.server import ModelServer
 
-        async with _recorded(served, capture_dir, capture_rate) as model:
-            await _serve(ModelServer(model, http).setup_webserver(), token, host, port, allowed_hosts)
+        async with _recorded(served, capture_dir, capture_rate) as models:
+            await _serve(ModelServer(models, http).setup_webserver(), token, host, port, allowed_hosts)
 
     import uvloop  # nothing but sockets here, and a third less CPU a request than asyncio's own loop
 
@@ -283,16 +287,16 @@ async def _serve(app: object, token: str, host: str, port: int, allowed_hosts: l
 
 
 @asynccontextmanager
-async def _recorded(model: Model, folder: Path | None, rate: float) -> AsyncIterator[Model]:
-    """The model, recorded where there is a folder for it."""
+async def _recorded(models: dict[str, Model], folder: Path | None, rate: float) -> AsyncIterator[dict[str, Model]]:
+    """The models, recorded where there is a folder for it."""
     if folder is None:
-        yield model
+        yield models
         return
     from gymbox.models.capture import Capture
-    from gymbox.models.recorded import RecordedModel
+    from gymbox.models.recorded import recorded
 
     async with Capture(folder, mode="sampled", rate=rate, secrets=logs.hidden()) as capture:
-        yield RecordedModel.of(model, capture)
+        yield recorded(models, capture)
 
 
 def _settings(overrides: list[str] | None) -> Settings:

@@ -133,6 +133,26 @@ def test_on_a_terminal_a_controller_says_for_people_where_everything_is(tmp_path
     assert "sandboxes are reached through http://127.0.0.1:" in said
 
 
+def test_several_models_are_served_by_name_and_a_mistyped_one_is_told_the_nearest(
+    start: Start, tmp_path: Path
+) -> None:
+    replies = {name: f"[[{{type: message, content: 'I am {name}'}}]]" for name in ("small", "big")}
+    chosen = [
+        text for name, told in replies.items() for text in (f"models.{name}=scripted", f"models.{name}.replies={told}")
+    ]
+    server = start("model", *chosen, "--port", "0", "--capture-dir", str(tmp_path / "calls"))
+    status, answer = server.call("/v1/responses", {"model": "big", "input": "who are you?"})
+    assert (status, answer["output"][0]["content"][0]["text"]) == (200, "I am big")
+    assert [each["id"] for each in server.call("/v1/models")[1]["data"]] == ["small", "big"]
+    assert server.call("/v1/models/small")[1]["id"] == "small"
+    status, answer = server.call("/v1/chat/completions", {"model": "smal", "messages": []})
+    assert status == 404 and "did you mean 'small'?" in answer["error"]["message"]
+    status, answer = server.call("/v1/messages", {"messages": []})
+    assert (status, answer["type"], answer["error"]["type"]) == (404, "error", "not_found_error")
+    assert server.stop() == 0
+    assert list((tmp_path / "calls").glob("*.jsonl"))
+
+
 def test_a_proxy_and_a_controller_in_processes_of_their_own_find_each_other(start: Start, tmp_path: Path) -> None:
     secret = tmp_path / "token"
     secret.write_text("gbx_key_upstream-of-this-test\n")

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -69,7 +69,7 @@ class Capture:
         self._redaction = Redaction(secrets)
         self._heard: OrderedDict[str, _Heard] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="capture")
-        self._waiting: set[Future[None]] = set()
+        self._waiting: deque[Future[None]] = deque()
         self._file = -1
         self._path = folder
         self._size = 0
@@ -112,10 +112,9 @@ class Capture:
         Args:
             request: gives the request's fields; called later, in another thread.
         """
-        while len(self._waiting) >= WAITING:
-            waiting = [asyncio.wrap_future(written) for written in tuple(self._waiting)]
-            if waiting:
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        while self._behind() >= WAITING:
+            # not awaited: whoever is cancelled here must not cancel the writing of another call
+            await asyncio.wait([asyncio.wrap_future(self._waiting[0])])
         heard = self._of(call.rollout)
         number, heard.calls = heard.calls, heard.calls + 1
         head = {"rollout": call.rollout, "call": number, "dialect": dialect, "stream": stream, "model": model}
@@ -131,8 +130,14 @@ class Capture:
     def keep(self, recording: Recording) -> None:
         """Have what was recorded written."""
         written = self._thread.submit(self._write, recording)
-        self._waiting.add(written)
-        written.add_done_callback(self._waiting.discard)
+        self._behind()
+        self._waiting.append(written)
+
+    def _behind(self) -> int:
+        """How many are still to be written; the thread takes them in their order."""
+        while self._waiting and self._waiting[0].done():
+            self._waiting.popleft()
+        return len(self._waiting)
 
     async def calls_of(self, rollout: str) -> tuple[list[RecordedCall], int]:
         """The calls of a rollout in their order, and how many of them are missing; then it is forgotten."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import warnings
 from collections.abc import AsyncIterator
 from typing import Any, Self
 
@@ -71,14 +72,16 @@ class LiteLLMModel(LiteLLM, ChatModel):
 
 
 class LiteLLMResponsesModel(LiteLLM, OpenAIModel):
-    """A model that LiteLLM calls by `aresponses`, its Responses form."""
+    """A model that LiteLLM calls by `aresponses`, its Responses form. Of models that it does not know to stream, a
+    stream has the whole answer at once."""
 
 
 def _loaded() -> Any:
     # else it asks the net for a list of prices as it is imported
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
-        import litellm
+        with warnings.catch_warnings(action="ignore"):  # of how it declares its own types
+            import litellm
     except ImportError as error:
         raise ConfigError(INSTALL) from error
     litellm.telemetry = False
@@ -160,7 +163,7 @@ class _LiteLLMCall(Exchange):
 
 def _plain(found: Any) -> Any:
     """What LiteLLM gave, as JSON has it."""
-    return found.model_dump(mode="json", exclude_none=True) if hasattr(found, "model_dump") else found
+    return found.model_dump(mode="json", exclude_none=True, warnings=False) if hasattr(found, "model_dump") else found
 
 
 def _event(found: Any) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from gymbox_sandbox.responses import ResponsesParams
 from tests.misbehaving import TEXT, MisbehavingServer, misbehaving_server
 
 httpx = pytest.importorskip("httpx")
-pytest.importorskip("litellm")
+if find_spec("litellm") is None:
+    pytest.skip("needs the gymbox[litellm] extra", allow_module_level=True)
 
 PARAMS = ResponsesParams(input="hello")
 
@@ -41,7 +43,7 @@ def no_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def model(kind: Any, provider: str, url: str, **options: Any) -> Any:
-    settings = {"name": f"{provider}/m", "base_url": url, "api_key": "sk-secret-1234", "pause": 0.001}
+    settings = {"name": f"{provider}/gpt-4.1-mini", "base_url": url, "api_key": "sk-secret-1234", "pause": 0.001}
     return kind.model_validate({**settings, **options})
 
 

@@ -52,7 +52,12 @@ def test_there_are_enough_ways() -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("name", PLAIN)
 async def test_a_plain_answer_is_told_by_its_kind(
-    name: str, dialect: Dialect, expected: Expected, server: MisbehavingServer, http: HttpClient
+    name: str,
+    dialect: Dialect,
+    expected: Expected,
+    server: MisbehavingServer,
+    http: HttpClient,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     asked = model(dialect, server.base_url(name), expected)
     kind = expected.kind(dialect, stream=False)
@@ -65,6 +70,9 @@ async def test_a_plain_answer_is_told_by_its_kind(
             with pytest.raises(ModelFailure) as raised:
                 await asked.responses(PARAMS, call)
             assert_told(raised.value, kind, server)
+    told = [record for record in caplog.records if record.name.startswith("gymbox")]
+    assert len(told) == (kind is not None), "each kind is logged once"
+    assert SECRET not in caplog.text
     assert [tried.kind for tried in call.tries or []] == [kind and kind.value] * len(server.requests)
     if expected.largest is not None:
         assert server.sent < expected.largest + (32 << 20)

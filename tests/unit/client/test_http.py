@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import pytest
@@ -138,6 +140,25 @@ async def test_no_body_is_none(http):
         assert await http.json("GET", url) is None
 
 
-@pytest.mark.parametrize(("value", "seconds"), [("3", 3.0), ("-1", 0.0), ("Mon, 30 Nov 2026 01:00:00 GMT", None)])
-def test_retry_after_in_seconds_is_understood(value: Any, seconds: Any):
-    assert retry_after({"Retry-After": value}) == seconds
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "3"}, 3.0),
+        ({"Retry-After": "-1"}, 0.0),
+        ({"Retry-After": "Sun, 29 Nov 2020 01:00:00 GMT"}, 0.0),
+        ({"Retry-After": "Sun, 29 Nov 2020 01:00:00"}, 0.0),
+        ({"Retry-After": "2", "retry-after-ms": "1500"}, 1.5),
+        ({"Retry-After": "2", "retry-after-ms": "nan"}, 2.0),
+        ({"Retry-After": "inf"}, None),
+        ({"Retry-After": "soon"}, None),
+        ({}, None),
+    ],
+)
+def test_retry_after_is_understood_as_seconds_or_date(headers: dict[str, str], seconds: Any):
+    assert retry_after(headers) == seconds
+
+
+def test_retry_after_of_a_date_to_come_is_the_time_until_then():
+    then = datetime.now(UTC) + timedelta(seconds=3600)
+    seconds = retry_after({"Retry-After": format_datetime(then, usegmt=True)})
+    assert seconds is not None and 3500 < seconds <= 3600

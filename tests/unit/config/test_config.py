@@ -52,7 +52,9 @@ def test_environment_is_a_list_of_names_or_folders(given: str, names: tuple[str,
 @pytest.mark.parametrize("group", ["agent", "model", "provider"])
 def test_every_shipped_choice_can_be_composed(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for choice, kind in shipped(group).items():
-        needs = {"openai": ["model.name=m"], "chat": ["model.name=m", "model.base_url=http://h/v1"]}.get(choice, [])
+        named = {"openai", "anthropic", "litellm", *(addressed := {"chat", "azure", "azure_chat"})}
+        needs = ["model.name=m"] if choice in named else ["model.cassette=x"] if choice == "replay" else []
+        needs += ["model.base_url=http://h/v1"] if choice in addressed else []
         assert type(getattr(settings(f"{group}={choice}", *needs), group)) is kind
 
 
@@ -124,7 +126,10 @@ def test_fields_that_no_yaml_lists_can_be_set_with_or_without_plus() -> None:
         ("environment=[]", "environment= names none; write environment=NAME, such as environment=counter"),
         ("controller=localhost:8710", "settings is wrong:\n  controller: String should match pattern"),
         ("+nogroup/x=y", "there is no setting"),
-        ("model=a/b", "there is no model/a 'b'; known: chat, local, openai, scripted"),
+        (
+            "model=a/b",
+            "there is no model/a 'b'; known: anthropic, azure, azure_chat, chat, litellm, local, openai, ",
+        ),
         ("runner.output=${runner.missing}", "runner.output: Interpolation key 'runner.missing' not found"),
         ("hydra.nothing=1", "hydra"),
     ],

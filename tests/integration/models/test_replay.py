@@ -12,10 +12,13 @@ from gymbox.errors import ConfigError, ErrorKind, Invalid, ModelFailure
 from gymbox.http import HttpClient
 from gymbox.models import Call, Model
 from gymbox.models.capture import Capture
+from gymbox.models.cassettes import recorded_calls
 from gymbox.models.chat import ChatModel
+from gymbox.models.local import LocalModel
 from gymbox.models.recorded import RecordedModel
 from gymbox.models.replay import ReplayModel, difference
 from gymbox.models.scripted import ScriptedModel
+from gymbox.models.trajectories import per_call, rebuilt
 from gymbox_sandbox.responses import ResponsesParams
 
 from tests.integration.models.vllm_double import vllm_double
@@ -163,9 +166,6 @@ async def test_of_a_rollout_that_was_tried_again_the_last_attempt_counts(tmp_pat
 async def test_sampled_ids_are_recorded_in_every_dialect_plain_and_streamed_36(
     tmp_path: Path, http: HttpClient, dialect: str
 ) -> None:
-    from gymbox.models.cassettes import recorded_calls
-    from gymbox.models.trajectories import per_call
-
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     async with vllm_double([{"content": "so", "tool_calls": [call]}]) as double, Capture(tmp_path) as capture:
         model = RecordedModel.of(ChatModel(name="m", base_url=double.url, token_ids=True), capture)
@@ -182,3 +182,19 @@ async def test_sampled_ids_are_recorded_in_every_dialect_plain_and_streamed_36(
     assert "".join(map(chr, plain["generation_token_ids"][:-1])) == "so<call>f {}</call>"
     names = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
     assert [plain[name] for name in names] == [streamed[name] for name in names]
+
+
+@pytest.mark.local_model
+async def test_a_real_models_answers_come_back_with_their_sampled_ids(tmp_path: Path, http: HttpClient) -> None:
+    pytest.importorskip("xllamacpp")
+    model = LocalModel(temperature=0, max_output_tokens=24, context=1024, token_ids=True)
+    await model.open()
+    try:
+        async with Capture(tmp_path) as capture:
+            call = Call(http, rollout="0123abcd-e-0-0")
+            recorded = await asked(RecordedModel.of(model, capture), call)
+            made = rebuilt((await capture.calls_of(call.rollout))[0][:1])
+    finally:
+        await model.close()
+    assert made.main is not None and made.main.loss_mask is not None and sum(made.main.loss_mask) > 0
+    assert await asked(ReplayModel(cassette=tmp_path), call) == recorded

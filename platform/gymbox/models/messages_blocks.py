@@ -47,7 +47,7 @@ _TITLES = {"application/pdf": "document.pdf", "text/plain": "document.txt"}
 def is_provider_block(kind: Any) -> bool:
     """Whether a block of this type tells of a tool that ran at the provider, and is carried as it is."""
     return isinstance(kind, str) and (
-        kind in ("server_tool_use", "container_upload", "compaction", "mcp_tool_use")
+        kind in ("server_tool_use", "container_upload", "mcp_tool_use")
         or (kind.endswith("_tool_result") and kind != "tool_result")
     )
 

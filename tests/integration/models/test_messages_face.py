@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import anthropic
+import openai
 import pytest
 from aiohttp import web
 from gymbox.errors import ConfigError
@@ -304,6 +305,88 @@ async def test_tokens_are_counted_where_the_back_end_can(serve: Serve, stub: Stu
     async with serve(ScriptedModel(name="served")) as client:
         with pytest.raises(anthropic.APIStatusError, match="cannot count a request's tokens"):
             await client.messages.count_tokens(**counted)
+
+
+async def test_options_reach_a_chat_endpoint_and_a_responses_endpoint(serve: Serve, stub: Stub) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    options: Any = {
+        "system": [{"type": "text", "text": "be kind", "cache_control": {"type": "ephemeral"}}],
+        "thinking": {"type": "enabled", "budget_tokens": 1024},
+        "output_config": {"format": {"type": "json_schema", "schema": schema}},
+        "stop_sequences": ["###"],
+        "metadata": {"user_id": "u"},
+        "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+    }
+    for kind in ("chat", "openai"):
+        async with serve(back_end(kind, stub, streamed=False)) as client:
+            await client.messages.create(**ASKED, **options)
+    chat, responses = stub.bodies
+
+    assert chat["messages"][0] == {"role": "system", "content": "be kind"}
+    assert chat["reasoning_effort"] == "low" and chat["stop"] == ["###"] and chat["user"] == "u"
+    assert chat["response_format"]["json_schema"]["schema"] == schema
+    assert (chat["tool_choice"], chat["parallel_tool_calls"], chat["max_tokens"]) == ("required", False, 64)
+    assert responses["reasoning"] == {"effort": "low"} and responses["max_output_tokens"] == 64
+    assert responses["text"]["format"]["schema"] == schema and responses["tool_choice"] == "required"
+
+
+async def test_the_token_may_come_where_the_official_client_puts_its_key(serve: Serve, stub: Stub) -> None:
+    async with serve(back_end("chat", stub, streamed=False)) as client:
+        by_key = anthropic.AsyncAnthropic(base_url=client.base_url, api_key=TOKEN, max_retries=0)
+        async with by_key:
+            check_answer(await by_key.messages.create(**ASKED))
+            assert [model.id async for model in by_key.models.list()] == ["served"]
+        wrong = anthropic.AsyncAnthropic(base_url=client.base_url, api_key="wrong", max_retries=0)
+        async with wrong:
+            with pytest.raises(anthropic.AuthenticationError):
+                await wrong.messages.create(**ASKED)
+
+
+# --- other callers of a Messages endpoint
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_responses_caller_keeps_the_signature_of_thoughts(serve: Serve, stub: Stub, streamed: bool) -> None:
+    tool: Any = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}
+    history: list[Any] = [{"role": "user", "content": "add"}]
+    async with serve(back_end("anthropic", stub, streamed=streamed)) as client:
+        other = openai.AsyncOpenAI(base_url=f"{str(client.base_url).rstrip('/')}/v1", api_key=TOKEN, max_retries=0)
+        async with other:
+            if streamed:
+                async with other.responses.stream(model="served", input=history, tools=[tool]) as stream:
+                    response: Any = await stream.get_final_response()
+            else:
+                response = await other.responses.create(model="served", input=history, tools=[tool])
+            history += [item.model_dump(exclude_none=True) for item in response.output]
+            calls = [item for item in response.output if item.type == "function_call"]
+            history += [{"type": "function_call_output", "call_id": call.call_id, "output": "3"} for call in calls]
+            stub.plays(ANSWER)
+            await other.responses.create(model="served", input=history, tools=[tool])
+
+    assert response.usage.input_tokens == 10 and response.usage.input_tokens_details.cached_tokens == 3
+    said, results = stub.bodies[1]["messages"][1:]
+    assert said["content"][0] == ANSWER["content"][0]
+    assert [block["input"] for block in said["content"][2:]] == [{"by": 1}, {"by": 2}]
+    assert [block["tool_use_id"] for block in results["content"]] == ["toolu_1", "toolu_2"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_chat_caller_of_a_messages_endpoint_is_answered(serve: Serve, stub: Stub, streamed: bool) -> None:
+    tool: Any = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    asked: Any = {"model": "served", "messages": [{"role": "user", "content": "add"}], "tools": [tool]}
+    async with serve(back_end("anthropic", stub, streamed=streamed)) as client:
+        other = openai.AsyncOpenAI(base_url=f"{str(client.base_url).rstrip('/')}/v1", api_key=TOKEN, max_retries=0)
+        async with other:
+            if streamed:
+                async with other.chat.completions.stream(**asked) as stream:
+                    answer: Any = await stream.get_final_completion()
+            else:
+                answer = await other.chat.completions.create(**asked)
+
+    [choice] = answer.choices
+    assert choice.finish_reason == "tool_calls" and choice.message.content == "adding ü"
+    assert [json.loads(call.function.arguments) for call in choice.message.tool_calls] == [{"by": 1}, {"by": 2}]
+    assert stub.bodies[0]["max_tokens"] == 8192
 
 
 # --- a real model

@@ -214,3 +214,19 @@ def test_what_cannot_be_served_is_said_before_anything_starts(arguments: list[st
     done = subprocess.run([*COMMAND, *arguments], env=home, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_served_model_records_its_calls_under_the_rollout_that_the_path_names(start: Start, tmp_path: Path) -> None:
+    replies = 'model.replies=[[{content: "the token is TOKEN"}]]'
+    server = start("model", "model=scripted", replies, "--port", "0", "--capture-dir", str(tmp_path / "calls"))
+    status, answer = server.call("/ng-rollout/r-9/training-token-capture/v1/responses", {"input": server.token})
+    assert status == 200 and answer["output"][0]["content"][0]["text"] == "the token is TOKEN"
+    assert server.call("/rollouts/r-9/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})[0] == 200
+    assert server.stop() == 0
+    [file] = (tmp_path / "calls").iterdir()
+    assert server.token not in file.read_text()
+    calls = [json.loads(line) for line in file.read_bytes().splitlines()]
+    assert [(call["rollout"], call["call"], call["dialect"]) for call in calls] == [
+        ("r-9", 0, "responses"),
+        ("r-9", 1, "chat"),
+    ]

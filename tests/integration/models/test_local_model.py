@@ -157,7 +157,7 @@ async def test_its_server_is_for_this_process_only_and_goes_when_it_closes(avail
     await model.open()
     await model.close()
     await model.close()
-    host, port = url.removeprefix("http://").removesuffix("/v1").split(":")
+    host, port = str(url).removeprefix("http://").removesuffix("/v1").split(":")
     with pytest.raises(OSError):
         await asyncio.to_thread(socket.create_connection, (host, int(port)), 1)
 
@@ -234,3 +234,36 @@ async def test_sampled_ids_are_those_of_the_engine_and_complete(available: None,
 async def _detokenized(model: LocalModel, http: HttpClient, ids: list[int]) -> str:
     assert model._tokenizer is not None
     return str(await model._tokenizer.post(http, "/detokenize", {"tokens": ids}, lambda found: found["content"]))
+
+
+@pytest.mark.local_model
+async def test_an_answer_is_streamed_as_it_is_sampled_and_is_the_plain_one(
+    model: LocalModel, http: HttpClient
+) -> None:
+    from gymbox.models.events import Gathered
+
+    for more in ({}, {"tools": [WEATHER]}, {"tools": [WEATHER], "tool_choice": "none"}):
+        asked = params(**more)
+        plain = await model.responses(asked, Call(http))
+        found, deltas = Gathered(), 0
+        async for event in model.stream(asked, Call(http)):
+            found.add(event)
+            deltas += event["type"] == "response.output_text.delta"
+        streamed = found.response()
+        assert streamed.output_text == plain.output_text
+        assert [call.arguments for call in streamed.function_calls] == [
+            call.arguments for call in plain.function_calls
+        ]
+        assert streamed.usage is not None and plain.usage is not None
+        assert streamed.usage.output_tokens == plain.usage.output_tokens
+        assert deltas > 1 or plain.function_calls
+
+
+@pytest.mark.local_model
+async def test_what_keeps_its_token_ids_is_streamed_whole(available: None, http: HttpClient) -> None:
+    model = LocalModel(temperature=0, max_output_tokens=8, context=512, token_ids=True)
+    try:
+        events = [event async for event in model.stream(params(), Call(http))]
+    finally:
+        await model.close()
+    assert token_ids_of(Response.model_validate(events[-1]["response"]).output[-1])

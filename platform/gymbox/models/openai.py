@@ -16,8 +16,10 @@ from gymbox.models.chat_messages import object_arguments
 from gymbox.models.endpoint import BaseUrl, Endpoint
 from gymbox.models.events import Event, Gathered, failure_in, one_terminal, replayed, terminal, whole
 from gymbox.models.exchange import error_of, kind_of_code
+from gymbox.models.messages_requests import params_from_messages
 from gymbox.models.sse import objects_in
 from gymbox.models.structured import check_structured
+from gymbox.models.token_counts import count_of_responses
 from gymbox.models.token_ids import MASK_FIELDS, TOKEN_FIELDS, with_prefix_mark
 
 _OF_TRAINING = (*TOKEN_FIELDS, *MASK_FIELDS)
@@ -73,6 +75,11 @@ class OpenAIModel(Endpoint):
                     return
                 gathered.add(event)
                 yield event
+
+    async def count_tokens(self, body: dict[str, Any], call: Call) -> int:
+        """How many tokens the endpoint says that a Messages request has, as it is converted for it."""
+        asked = request_body(params_from_messages(body), self.params) | {"model": self.name}
+        return await count_of_responses(self, asked, call)
 
     def _headers(self) -> dict[str, str]:
         named = {"OpenAI-Organization": self.organization, "OpenAI-Project": self.project}

@@ -8,8 +8,15 @@ from gymbox.errors import ErrorKind, Invalid, ModelFailure
 from gymbox.models import Call
 from gymbox.models.endpoint import Endpoint
 
-ROUTES = {"/../tokenize": "count", "/chat/completions/input_tokens": "input_tokens"}
-"""Where servers of the Chat format count, beside their API's address, and how they call the count: vLLM, llama.cpp."""
+CHAT_ROUTES = {"/../tokenize": "count", "/chat/completions/input_tokens": "input_tokens"}
+"""Where servers of the Chat format count, from their API's address, and how they call the count: vLLM, llama.cpp."""
+RESPONSES_ROUTES = {"/responses/input_tokens": "input_tokens"}
+"""Where servers of the Responses format do: OpenAI, llama.cpp."""
+_COUNTED = (
+    *("conversation", "input", "instructions", "model", "parallel_tool_calls", "previous_response_id", "reasoning"),
+    *("text", "tool_choice", "tools", "truncation"),
+)
+"""Of a Responses request, what OpenAI counts; it refuses the rest."""
 
 
 async def count_of_chat(endpoint: Endpoint, body: dict[str, Any], call: Call) -> int:
@@ -19,7 +26,20 @@ async def count_of_chat(endpoint: Endpoint, body: dict[str, Any], call: Call) ->
         Invalid: the endpoint has no route that counts, by name.
         ModelFailure: it could not be asked.
     """
-    for path, name in ROUTES.items():
+    return await _count(endpoint, CHAT_ROUTES, body, call)
+
+
+async def count_of_responses(endpoint: Endpoint, body: dict[str, Any], call: Call) -> int:
+    """The tokens of this Responses request's prompt.
+
+    Raises:
+        Invalid, ModelFailure: as `count_of_chat`.
+    """
+    return await _count(endpoint, RESPONSES_ROUTES, {name: body[name] for name in _COUNTED if name in body}, call)
+
+
+async def _count(endpoint: Endpoint, routes: dict[str, str], body: dict[str, Any], call: Call) -> int:
+    for path, name in routes.items():
 
         def read(answer: Any, name: str = name) -> int | None:
             # llama.cpp's /tokenize knows no messages, and answers with no tokens

@@ -289,6 +289,9 @@ async def test_tokens_are_counted_where_the_back_end_can(serve: Serve, stub: Stu
         assert request.path == "/v1/chat/completions/input_tokens"
         return web.json_response({"input_tokens": 13})
 
+    async def overloaded(_: web.Request) -> web.StreamResponse:
+        return web.json_response({"error": {"message": "busy"}}, status=503)
+
     async def none(_: web.Request) -> web.StreamResponse:
         return web.json_response({"error": {"message": "no such route"}}, status=404)
 
@@ -299,9 +302,17 @@ async def test_tokens_are_counted_where_the_back_end_can(serve: Serve, stub: Stu
         assert stub.bodies[-1]["messages"] == [{"role": "user", "content": "add"}]
         stub.plays(llama)
         assert (await client.messages.count_tokens(**counted)).input_tokens == 13
+        stub.plays(overloaded)
+        with pytest.raises(anthropic.APIStatusError, match="busy"):
+            await client.messages.count_tokens(**counted)
         stub.plays(none)
         with pytest.raises(anthropic.APIStatusError, match="cannot count a request's tokens"):
             await client.messages.count_tokens(**counted)
+    async with serve(back_end("openai", stub, streamed=False)) as client:
+        stub.plays({"object": "response.input_tokens", "input_tokens": 14})
+        asked: Any = {**counted, "thinking": {"type": "adaptive"}, "system": "be kind"}
+        assert (await client.messages.count_tokens(**asked)).input_tokens == 14
+        assert set(stub.bodies[-1]) == {"model", "input", "instructions", "tools"}
     async with serve(ScriptedModel(name="served")) as client:
         with pytest.raises(anthropic.APIStatusError, match="cannot count a request's tokens"):
             await client.messages.count_tokens(**counted)

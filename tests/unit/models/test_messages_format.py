@@ -569,6 +569,35 @@ def test_a_failure_in_mid_stream_is_one_error_event(event: dict[str, Any], kind:
     assert events[-1]["error"] == {"type": kind, "message": "slow"}
 
 
+def test_text_and_thoughts_end_where_the_next_block_begins_and_a_late_seal_is_a_block_of_its_own() -> None:
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}], "reasoning_details": [1]}
+    events = gathered(
+        messages_from_events(
+            each(
+                CREATED,
+                begun(0, type="reasoning", summary=[]),
+                {
+                    "type": "response.reasoning_summary_text.delta",
+                    "output_index": 0,
+                    "summary_index": 0,
+                    "delta": "hm",
+                },
+                {"type": "response.output_text.delta", "output_index": 1, "content_index": 0, "delta": "yes"},
+                done(0, **thought),
+                done(1, **text("yes")),
+                completed(thought, text("yes")),
+            )
+        )
+    )
+
+    order = [(event["type"].rpartition("_")[2], event["index"]) for event in events if "index" in event]
+    assert order[:5] == [("start", 0), ("delta", 0), ("stop", 0), ("start", 1), ("delta", 1)]
+    [seal] = [event["delta"]["signature"] for event in events if "signature" in event.get("delta", {})]
+    block = {"type": "thinking", "thinking": "", "signature": seal}
+    back = read({"role": "assistant", "content": [block, {"type": "text", "text": "yes"}]}).items[0].dump()
+    assert back["reasoning_details"] == [1] and back["summary"] == []
+
+
 def test_an_item_without_a_place_is_refused_in_a_stream() -> None:
     with pytest.raises(Invalid, match=r"output\[0\]: a function_call_output"):
         gathered(messages_from_events(each(CREATED, done(0, **output("a")))))

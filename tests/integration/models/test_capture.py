@@ -245,6 +245,14 @@ async def test_a_disk_that_fails_is_told_once_and_fails_no_call(
     assert caplog.text.count("cannot record model calls") == 1
 
 
+async def test_calls_that_cannot_be_read_back_are_missing_and_fail_nothing(tmp_path: Path, http: HttpClient) -> None:
+    async with Capture(tmp_path) as capturing:
+        await RecordedModel.of(scripted(), capturing).responses(HELLO, Call(http, rollout="r"))
+        await capturing.calls_of("what was handed in before has then been written")
+        cassette_files(tmp_path)[0].unlink()
+        assert await capturing.calls_of("r") == ([], 1)
+
+
 async def test_a_folder_that_cannot_be_written_to_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot write model calls to"):

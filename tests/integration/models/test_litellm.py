@@ -98,6 +98,22 @@ async def test_failures_have_our_kinds_and_bounded_tries(
     assert "sk-secret-1234" not in raised.value.detail
 
 
+async def test_a_stream_that_cannot_begin_is_told_as_a_plain_answer_is(
+    server: MisbehavingServer, http: HttpClient
+) -> None:
+    asked = model(LiteLLMModel, "hosted_vllm", server.base_url("500"))
+    with pytest.raises(ModelFailure) as raised:
+        await anext(asked.stream(PARAMS, Call(http)))
+    assert raised.value.rollout_kind is ErrorKind.MODEL_UNAVAILABLE
+    assert len(server.requests) == TRIES[ErrorKind.MODEL_UNAVAILABLE]
+
+
+async def test_a_stream_that_breaks_off_ends_as_failed(server: MisbehavingServer, http: HttpClient) -> None:
+    asked = model(LiteLLMModel, "hosted_vllm", server.base_url("reset in the midst"))
+    events = [event async for event in asked.stream(PARAMS, Call(http))]
+    assert events[-1]["type"] == "response.failed" and len(server.requests) == 1
+
+
 async def test_a_caller_that_gives_up_hangs_up_at_the_provider(server: MisbehavingServer, http: HttpClient) -> None:
     asked = model(LiteLLMModel, "openai", server.base_url("silent at the end"))
     stream = asked.stream(PARAMS, Call(http))

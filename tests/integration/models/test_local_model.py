@@ -6,7 +6,7 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from gymbox.agents.tool_loop import ToolLoop
@@ -267,3 +267,34 @@ async def test_what_keeps_its_token_ids_is_streamed_whole(available: None, http:
     finally:
         await model.close()
     assert token_ids_of(Response.model_validate(events[-1]["response"]).output[-1])
+
+
+@pytest.mark.local_model
+async def test_openais_client_streams_from_the_served_local_model(model: LocalModel, http: HttpClient) -> None:
+    import openai
+    from gymbox.guard import Guard
+    from gymbox.models.server import ModelServer
+    from gymbox.serving import Listener
+
+    app = ModelServer(model, http).setup_webserver()
+    async with Listener(app, Guard(token="t" * 20), drain=1) as listener:
+        async with openai.AsyncOpenAI(base_url=f"{listener.url}/v1", api_key="t" * 20, max_retries=0) as api:
+            asked: Any = {"model": model.name, "input": "Name a colour.", "max_output_tokens": 12}
+            plain = await api.responses.create(**asked)
+            async with api.responses.stream(**asked) as stream:
+                *_, last = [event async for event in stream]
+            messages: Any = [{"role": "user", "content": "Name a colour."}]
+            chunks = await api.chat.completions.create(
+                model=model.name, messages=messages, max_tokens=12, stream=True, stream_options={"include_usage": True}
+            )
+            told = [chunk async for chunk in chunks]
+            tools: Any = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+            called = await api.chat.completions.create(
+                model=model.name, messages=messages, tools=tools, tool_choice="required"
+            )
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in told if chunk.choices)
+    assert last.type == f"response.{plain.status}"
+    assert plain.output_text == cast(Any, last).response.output_text == text != ""
+    assert plain.usage is not None and told[-1].usage is not None
+    assert told[-1].usage.completion_tokens == plain.usage.output_tokens
+    assert called.choices[0].finish_reason in ("tool_calls", "length")

@@ -147,6 +147,8 @@ class Connection(asyncio.Protocol):
         kind = path.rpartition(b"/")[2]
         if path == b"/peak":
             self.transport.write(_whole_bytes({"peak": Connection.peak}))
+        elif kind not in WHOLE:
+            self.transport.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
         elif path.startswith(b"/slow/"):
             Connection.held += 1
             Connection.peak = max(Connection.peak, Connection.held)

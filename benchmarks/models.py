@@ -1,9 +1,10 @@
 """Models: what the model server costs beside a direct call, and beside NeMo Gym's model server and LiteLLM's proxy.
 
-Every server under test is bound to one core; back end and caller share another and are lean enough not to be the limit.
-A core's throughput is told in requests for each second of CPU that the server spends on them: what it makes of a core
-that it has to itself; what the clock said stands beside. All servers run at once, and rounds are interleaved, so that what else the machine does falls on all of them.
-Then 16,000 requests are held in flight against a back end that takes seconds, and long histories are converted.
+Every server under test is bound to one core; back end and caller share another and are lean enough not to be the
+limit. All servers run at once, and rounds are interleaved, so that what else the machine does falls on all of them. A
+core's throughput is told in requests for each second of CPU that the server spends on them: what it makes of a core
+that it has to itself; what the clock said stands beside. Then 16,000 requests are held in flight against a back end
+that takes seconds, and long histories are converted.
 """
 
 from __future__ import annotations

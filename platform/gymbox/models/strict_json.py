@@ -8,6 +8,10 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 
+DEEPEST = 200
+"""Lists and objects within each other; of more, a writer along the way would fail. Every reader ends somewhere."""
+
+
 def strict_json(text: str | bytes) -> Any:
     """The decoded value.
 
@@ -17,11 +21,15 @@ def strict_json(text: str | bytes) -> Any:
     """
     try:
         return from_json(text, allow_inf_nan=False)
-    except ValueError:
+    except ValueError as error:
+        if str(error).startswith("recursion limit"):
+            raise RecursionError(_TOO_DEEP) from error
         # several times slower: says what is wrong, and reads what only Python does: other encodings than UTF-8, and
         # halves of surrogate pairs
         decoded = text if isinstance(text, str) else text.decode(json.detect_encoding(text), "surrogatepass")
-        return _DECODER.decode(decoded)
+        found = _DECODER.decode(decoded)
+        _refuse_depth(found)
+        return found
 
 
 def json_bytes(value: Any) -> bytes:
@@ -41,8 +49,23 @@ def json_bytes(value: Any) -> bytes:
     return written
 
 
+def _refuse_depth(value: Any) -> None:
+    inner = [value]
+    for _ in range(DEEPEST + 2):
+        inner = [
+            part
+            for each in inner
+            if isinstance(each, list | dict)
+            for part in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not inner:
+            return
+    raise RecursionError(_TOO_DEEP)
+
+
 def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
+_TOO_DEEP = f"it is nested more than {DEEPEST} times"
 _DECODER = json.JSONDecoder(parse_constant=_refuse)

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from gymbox.models.strict_json import json_bytes, strict_json
+from gymbox.models.strict_json import DEEPEST, json_bytes, strict_json
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,6 +52,14 @@ def test_what_python_reads_is_read(text, value):
 def test_deep_nesting_is_told_as_such():
     with pytest.raises(RecursionError):
         strict_json("[" * 200_000 + "]" * 200_000)
+
+
+@pytest.mark.parametrize("inner", ["1", '"\\ud800"'])
+def test_what_is_read_can_be_written(inner):
+    deepest = strict_json("[" * DEEPEST + inner + "]" * DEEPEST)
+    assert json_bytes(deepest).startswith(b"[[")
+    with pytest.raises(RecursionError, match="more than"):
+        strict_json("[" * 2 * DEEPEST + inner + "]" * 2 * DEEPEST)
 
 
 @pytest.mark.parametrize("value", [math.nan, {"a": [math.inf]}, [-math.inf]])

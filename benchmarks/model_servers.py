@@ -13,8 +13,7 @@ import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nemo_gym_peer import VENV as NEMO_VENV
-from nemo_gym_peer import CannotBeHad, install
+from nemo_gym_peer import MODEL, MODEL_CONFIG, CannotBeHad, Launched, to_model
 
 HERE = Path(__file__).parent
 LITELLM_VENV = HERE / ".venv-litellm"
@@ -69,16 +68,20 @@ class ModelServer:
             self._process.kill()
             self._process.wait()
 
+    @property
+    def pid(self) -> int:
+        """Of the process that serves."""
+        assert self._process is not None
+        return self._process.pid
+
     def cpu_seconds(self) -> float:
         """CPU-seconds that it has used so far."""
-        assert self._process is not None
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(") ")[2].split()
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def peak_memory(self) -> float:
         """GiB that it has held at most."""
-        assert self._process is not None
-        lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         [peak] = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
         return int(peak) / 1024**2
 
@@ -93,11 +96,36 @@ def gymbox(dialect: str, backend: str, port: int, folder: Path, core: int, *over
     return ModelServer(f"gymbox {dialect} {port}", command, port, folder, core, token)
 
 
-def nemo_gym(backend: str, port: int, folder: Path, core: int) -> ModelServer:
-    """NeMo Gym's `openai_model` server."""
-    install()
-    command = [str(NEMO_VENV / "bin/python"), str(HERE / "nemo_gym_model.py"), str(port), backend]
-    return ModelServer("NeMo Gym", command, port, folder, core)
+class NemoGymModel(ModelServer):
+    """NeMo Gym's `openai_model` server as its own launcher starts it, unmodified; only it is on the core, and not what
+    its launcher and Ray do beside."""
+
+    def __init__(self, backend: str, port: int, folder: Path, core: int) -> None:
+        super().__init__("NeMo Gym", [], port, folder / "nemo-gym", core)
+        at = "policy_model.responses_api_models.openai_model"
+        overrides = [*to_model(backend), f"+{at}.host=127.0.0.1", f"+{at}.port={port}"]
+        self._launched = Launched(self.folder, (MODEL,), (MODEL_CONFIG,), overrides)
+        self._pid = 0
+
+    def __enter__(self) -> ModelServer:
+        self._launched.__enter__()
+        try:
+            self._pid = self._launched.pid_at(self.port)
+            for thread in Path(f"/proc/{self._pid}/task").iterdir():
+                os.sched_setaffinity(int(thread.name), {self.core})
+            if not _answers(self.port):
+                raise CannotBeHad("its model server does not answer at the port that it was given")
+        except BaseException:
+            self._launched.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._launched.stop()
+
+    @property
+    def pid(self) -> int:
+        return self._pid
 
 
 def litellm(backend: str, port: int, folder: Path, core: int) -> ModelServer:

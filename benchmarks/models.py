@@ -27,7 +27,7 @@ from typing import Any
 from gymbox.lifetime import raise_file_limit
 from gymbox_sandbox.responses import ResponsesParams
 from load import BadAnswer, Line, load, request_bytes
-from model_servers import LITELLM_VENV, ModelServer, gymbox, litellm, nemo_gym, version
+from model_servers import LITELLM_VENV, ModelServer, NemoGymModel, gymbox, litellm, version
 from nemo_gym_peer import VENV as NEMO_VENV
 from nemo_gym_peer import CannotBeHad
 from report import Figure, at_least, finish, median, within
@@ -111,7 +111,7 @@ def speed(folder: Path, core: int) -> tuple[list[Figure], list[str]]:
 
         over_responses = started(lambda *rest: gymbox("openai", *rest), BACKEND, FIRST_PORT)
         over_chat = started(lambda *rest: gymbox("chat", *rest), BACKEND, FIRST_PORT + 1)
-        nemo = started(nemo_gym, BACKEND.removesuffix("/v1"), FIRST_PORT + 2)
+        nemo = started(NemoGymModel, BACKEND.removesuffix("/v1"), FIRST_PORT + 2)
         lite = started(litellm, BACKEND, FIRST_PORT + 3)
         sides = {
             "responses": Side(FIRST_PORT, "/v1/responses", over_responses),

@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 HERE = Path(__file__).parent
 VENV = HERE / ".venv-nemo-gym"
 RESOURCES = "resources_servers/example_session_state_mgmt"
 MODEL = "responses_api_models/openai_model"
+MODEL_CONFIG = f"{MODEL}/configs/openai_model.yaml"
 AGENT = "responses_api_agents/simple_agent"
 AGENT_NAME = "example_session_state_mgmt_simple_agent"
 START_DEADLINE = 240.0
@@ -43,15 +46,21 @@ def install() -> None:
             raise CannotBeHad(f"{' '.join(command[1:3])} failed: {done.stderr.strip()[-300:]}")
 
 
-class NemoGym:
-    """Its session-state example against a model endpoint. Use as a context manager."""
+class Launched:
+    """Some of its servers, started by its own launcher. Use as a context manager.
 
-    def __init__(self, model_url: str, folder: Path) -> None:
-        self.model_url = model_url
+    Raises:
+        CannotBeHad: (on entering) it could not be installed, or its servers did not start; the text says why.
+    """
+
+    def __init__(self, folder: Path, servers: Sequence[str], configs: Sequence[str], overrides: Sequence[str]) -> None:
         self.folder = folder
+        self._servers = servers
+        self._configs = configs
+        self._overrides = overrides
         self._launcher: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> NemoGym:
+    def __enter__(self) -> Self:
         try:
             install()
             self._start()
@@ -63,11 +72,17 @@ class NemoGym:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    @property
-    def version(self) -> str:
-        code = "import importlib.metadata as m; print(m.version('nemo-gym'))"
-        done = subprocess.run([VENV / "bin/python", "-c", code], capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+    def pid_at(self, port: int) -> int:
+        """Pid of the process of its that listens on a port of this machine."""
+        assert self._launcher is not None
+        rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+        sockets = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "0A"}
+        for pid in descendants(self._launcher.pid):
+            for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
+                with contextlib.suppress(OSError):
+                    if os.readlink(descriptor) in sockets:
+                        return pid
+        raise CannotBeHad(f"none of its servers listens on port {port}")
 
     def _packages(self) -> Path:
         return next(VENV.glob("lib/python3*/site-packages"))
@@ -79,18 +94,14 @@ class NemoGym:
 
     def _start(self) -> None:
         # its launcher makes a venv a server unless one is there: point each at the one that we made
-        for server in (RESOURCES, MODEL, AGENT):
+        for server in self._servers:
             (self.folder / server).mkdir(parents=True, exist_ok=True)
             (self.folder / server / ".venv").symlink_to(VENV.resolve())
-        configs = f"{RESOURCES}/configs/example_session_state_mgmt.yaml,{MODEL}/configs/openai_model.yaml"
         log = self.folder / "servers.log"
+        configs = f"+config_paths=[{','.join(self._configs)}]"
         with log.open("wb") as output:
             self._launcher = subprocess.Popen(
-                [
-                    str(VENV / "bin/gym"),
-                    *("env", "start", f"+config_paths=[{configs}]", f"+policy_base_url={self.model_url}/v1"),
-                    *("+policy_api_key=none", "+policy_model_name=stub", "+skip_venv_if_present=true"),
-                ],
+                [str(VENV / "bin/gym"), "env", "start", configs, *self._overrides, "+skip_venv_if_present=true"],
                 cwd=self.folder,
                 env=self._environment(),
                 stdout=output,
@@ -102,22 +113,6 @@ class NemoGym:
             if self._launcher.poll() is not None or time.monotonic() > deadline:
                 raise CannotBeHad(f"its servers did not start: …{log.read_text(errors='replace')[-500:]}")
             time.sleep(0.5)
-
-    def run(self, rows: int, repeats: int, concurrency: int, name: str) -> int:
-        """Collect `rows * repeats` rollouts; return how many scored 1.0."""
-        source = self._packages() / RESOURCES / "data/example.jsonl"
-        given = self.folder / f"{name}-in.jsonl"
-        given.write_text("\n".join(source.read_text().split("\n")[:rows]) + "\n")
-        output = self.folder / f"{name}.jsonl"
-        command = [str(VENV / "bin/gym"), "eval", "run", "--no-serve", "--agent", AGENT_NAME]
-        command += ["--input", str(given), "--output", str(output), "--concurrency", str(concurrency)]
-        command += ["--num-repeats", str(repeats)]
-        done = subprocess.run(
-            command, cwd=self.folder, env=self._environment(), capture_output=True, timeout=RUN_DEADLINE, check=False
-        )
-        if done.returncode:
-            raise CannotBeHad(f"its run failed: {done.stderr.decode(errors='replace')[-500:]}")
-        return output.read_text().count('"reward": 1.0') or output.read_text().count('"reward":1.0')
 
     def stop(self) -> None:
         """End its launcher and every process in sessions that it opened; it leaves some behind by itself."""
@@ -134,6 +129,41 @@ class NemoGym:
         for pid in tree:
             _signal(pid, signal.SIGKILL)
         self._launcher = None
+
+
+def to_model(url: str) -> list[str]:
+    """The settings that point its policy model at an endpoint."""
+    return [f"+policy_base_url={url}/v1", "+policy_api_key=none", "+policy_model_name=stub"]
+
+
+class NemoGym(Launched):
+    """Its session-state example against a model endpoint."""
+
+    def __init__(self, model_url: str, folder: Path) -> None:
+        configs = [f"{RESOURCES}/configs/example_session_state_mgmt.yaml", MODEL_CONFIG]
+        super().__init__(folder, (RESOURCES, MODEL, AGENT), configs, to_model(model_url))
+
+    @property
+    def version(self) -> str:
+        code = "import importlib.metadata as m; print(m.version('nemo-gym'))"
+        done = subprocess.run([VENV / "bin/python", "-c", code], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    def run(self, rows: int, repeats: int, concurrency: int, name: str) -> int:
+        """Collect `rows * repeats` rollouts; return how many scored 1.0."""
+        source = self._packages() / RESOURCES / "data/example.jsonl"
+        given = self.folder / f"{name}-in.jsonl"
+        given.write_text("\n".join(source.read_text().split("\n")[:rows]) + "\n")
+        output = self.folder / f"{name}.jsonl"
+        command = [str(VENV / "bin/gym"), "eval", "run", "--no-serve", "--agent", AGENT_NAME]
+        command += ["--input", str(given), "--output", str(output), "--concurrency", str(concurrency)]
+        command += ["--num-repeats", str(repeats)]
+        done = subprocess.run(
+            command, cwd=self.folder, env=self._environment(), capture_output=True, timeout=RUN_DEADLINE, check=False
+        )
+        if done.returncode:
+            raise CannotBeHad(f"its run failed: {done.stderr.decode(errors='replace')[-500:]}")
+        return output.read_text().count('"reward": 1.0') or output.read_text().count('"reward":1.0')
 
 
 def descendants(root: int) -> list[int]:

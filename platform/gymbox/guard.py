@@ -38,6 +38,8 @@ class Guard:
     hosts: tuple[str, ...] = LOOPBACK_HOSTS
     """Values of the Host header that are answered: `name`, with any port, or `name:port`. A page that rebinds its
     own name to this address is told by nothing else. `*` answers to any."""
+    takes_api_key: bool = False
+    """Whether the token may come as `x-api-key` instead, where clients of Anthropic's API put it: for models."""
     origins: tuple[str, ...] = ()
     """Values of the Origin header that are answered; a request without one comes from no web page."""
     own_pages: bool = False
@@ -63,7 +65,7 @@ class Guard:
                     origins.append(value.decode("latin-1"))
                 case b"authorization":
                     authorization = value
-                case b"x-api-key":  # where clients of Anthropic's API put it
+                case b"x-api-key" if self.takes_api_key:
                     key = value
         if "*" not in self.hosts and host not in self.hosts and _without_port(host) not in self.hosts:
             raise Forbidden(f"this server does not answer to the host {host!r}")
@@ -75,7 +77,7 @@ class Guard:
             return
         if hmac.compare_digest(key, self.token.encode()):
             return
-        if bearer(authorization):
+        if key or bearer(authorization):
             raise Unauthorized("this token is not known here")
         raise Unauthorized("a bearer token is needed: 'Authorization: Bearer …'")
 

@@ -211,7 +211,8 @@ def model(
         from gymbox.models.server import ModelServer
 
         async with _recorded(served, capture_dir, capture_rate) as models:
-            await _serve(ModelServer(models, http).setup_webserver(), token, host, port, allowed_hosts)
+            app = ModelServer(models, http).setup_webserver()
+            await _serve(app, token, host, port, allowed_hosts, takes_api_key=True)
 
     import uvloop  # nothing but sockets here, and a third less CPU a request than asyncio's own loop
 
@@ -278,11 +279,19 @@ def _run(
     asyncio.run(with_client(), loop_factory=loop_factory)
 
 
-async def _serve(app: object, token: str, host: str, port: int, allowed_hosts: list[str]) -> None:
+async def _serve(
+    app: object, token: str, host: str, port: int, allowed_hosts: list[str], *, takes_api_key: bool = False
+) -> None:
     from gymbox.guard import LOOPBACK_HOSTS, Guard
     from gymbox.serving import serve
 
-    guard = Guard(token=token, hosts=(*LOOPBACK_HOSTS, *allowed_hosts), own_pages=True, body_limit=64 * 1024 * 1024)
+    guard = Guard(
+        token=token,
+        takes_api_key=takes_api_key,
+        hosts=(*LOOPBACK_HOSTS, *allowed_hosts),
+        own_pages=True,
+        body_limit=64 * 1024 * 1024,
+    )
     await serve(app, guard, host=host, port=port)  # type: ignore[arg-type]
 
 

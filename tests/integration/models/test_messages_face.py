@@ -142,7 +142,7 @@ def serve(http: HttpClient) -> Serve:
     @asynccontextmanager
     async def serving(model: Model) -> AsyncIterator[anthropic.AsyncAnthropic]:
         app = ModelServer(model, http).setup_webserver()
-        async with Listener(app, Guard(token=TOKEN), drain=1) as listener:
+        async with Listener(app, Guard(token=TOKEN, takes_api_key=True), drain=1) as listener:
             # the client's own key goes elsewhere, this server's token is a bearer token
             client = anthropic.AsyncAnthropic(base_url=listener.url, auth_token=TOKEN, api_key=None, max_retries=0)
             async with client:

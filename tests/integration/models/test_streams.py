@@ -141,7 +141,7 @@ def gathered(events: list[dict[str, Any]]) -> Response:
 @asynccontextmanager
 async def served(model: Model, http: HttpClient) -> AsyncIterator[openai.AsyncOpenAI]:
     app = ModelServer(model, http).setup_webserver()
-    async with Listener(app, Guard(token=TOKEN), drain=1) as listener:
+    async with Listener(app, Guard(token=TOKEN, takes_api_key=True), drain=1) as listener:
         async with openai.AsyncOpenAI(base_url=f"{listener.url}/v1", api_key=TOKEN, max_retries=0) as api:
             yield api
 

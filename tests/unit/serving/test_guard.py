@@ -51,6 +51,15 @@ def test_only_the_token_lets_in(value):
     Guard(token=TOKEN).check("/healthz", headers)
 
 
+def test_a_key_where_clients_of_models_put_it_opens_servers_of_models_only():
+    headers = [(b"host", b"localhost"), (b"X-Api-Key", TOKEN.encode())]
+    Guard(token=TOKEN, takes_api_key=True).check("/x", headers)
+    with pytest.raises(Unauthorized):
+        Guard(token=TOKEN).check("/x", headers)
+    with pytest.raises(Unauthorized, match="this token is not known here"):
+        Guard(token=TOKEN, takes_api_key=True).check("/x", [headers[0], (b"x-api-key", b"another")])
+
+
 @pytest.mark.parametrize(
     ("value", "said"),
     [

@@ -107,6 +107,12 @@ class Manifest(_Strict):
     """Paths in the workspace that a fresh verify gets."""
     network: Literal["none", "internal"] = "none"
     """`none`: no interface but loopback. `internal`: a network of its own, with nobody else in it, leading nowhere."""
+    reverify: Literal["no", "stateless"] = "no"
+    """`stateless`: `verify` looks at nothing but the row and the response, so that `gymbox eval reverify` may score
+    what is stored anew, in a sandbox in which no agent has been."""
+    key_metrics: list[str] = Field(default_factory=list)
+    """What `gymbox eval metrics` shows first: names of rewards' components, of metrics, or of what the folder's own
+    `metrics.py` computes."""
     judge: JudgeLimits | None = None
     """`true`, or its limits: `verify` asks a model (`self.judge`), which whoever runs the environment chooses."""
     image: Image = Image()

@@ -12,15 +12,20 @@ ISLANDS = {
     "controller": {"controller"},
     "proxy": {"proxy"},
     "providers": {"providers"},
+    "evaluation": {"evaluation"},
     "rollouts": {
         *("agents", "models", "rollout", "runner", "plan", "merge", "results", "dataset", "progress", "checks"),
-        *("dataset_index", "row_check"),
+        *("dataset_index", "row_check", "datasets"),
         *("client", "sandbox_client", "judge"),
     },
 }
-CONTRACTS = {"controller": {"providers"}, "providers": {"setup_base_image"}}
+CONTRACTS = {
+    "controller": {"providers"},
+    "providers": {"setup_base_image"},
+    "evaluation": {"results", "rollout", "plan"},
+}
 """What a provider is stands in `gymbox.providers` itself; that much the controller imports, and no provider. The base
-image is named where it is made."""
+image is named where it is made. An evaluation reads what a run has written."""
 TOP = {"cli", "config", "embedded", "doctor"}
 STANDALONE = {"setup_docker", "setup_base_image", "setup_bubblewrap"}
 

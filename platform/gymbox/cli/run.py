@@ -128,7 +128,7 @@ class Run:
             RunFolder.check(self.output, inputs=inputs, resume=runner.resume)
             async with AsyncExitStack() as stack:
                 http = await stack.enter_async_context(HttpClient())
-                sandboxes = await stack.enter_async_context(self._sandboxes(environments, http))
+                sandboxes = await stack.enter_async_context(self.sandboxes(environments, http))
                 stack.push_async_callback(self.settings.model.close)
                 await self.settings.model.open()
                 folder = RunFolder.open(
@@ -193,7 +193,7 @@ class Run:
         ]
 
     @asynccontextmanager
-    async def _sandboxes(self, environments: Sequence[Environment], http: HttpClient) -> AsyncIterator[_Sandboxes]:
+    async def sandboxes(self, environments: Sequence[Environment], http: HttpClient) -> AsyncIterator[Sandboxes]:
         """Those of a running controller, or of one in this process."""
         if self.settings.controller:
             if self.settings.proxy.model_fields_set:
@@ -206,7 +206,7 @@ class Run:
                 images = {view.name: view.prepared for view in views}
                 if judge is None and any(each.manifest.judge is not None for each in environments):
                     judge = await client.judge()
-                yield _Sandboxes(client, views[0].provider, images, views[0].versions, judge=judge)
+                yield Sandboxes(client, views[0].provider, images, views[0].versions, judge=judge)
             return
         limits = ControllerSettings(port=0, max_sandboxes=self.settings.runner.concurrency)
         provider = self.settings.provider
@@ -231,7 +231,7 @@ class Run:
             with self._preparing():
                 images = {environment.name: await provider.prepare(environment) for environment in environments}
             isolation, versions = isolation_of(provider), versions_of(provider)
-            yield _Sandboxes(embedded, isolation, images, versions, lambda: embedded.sandboxes.containers, judge)
+            yield Sandboxes(embedded, isolation, images, versions, lambda: embedded.sandboxes.containers, judge)
 
     @contextmanager
     def _preparing(self) -> Iterator[None]:
@@ -296,7 +296,7 @@ def check_judge(environments: Sequence[Environment], settings: Settings) -> None
 
 
 @dataclass
-class _Sandboxes:
+class Sandboxes:
     """Where a run's sandboxes come from, and what they are made with."""
 
     controller: RolloutController

@@ -1,0 +1,288 @@
+"""`gymbox eval`: the figures of runs, which of them does better, what their tasks are good for, and rewards anew."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from gymbox.cli import Commands
+from gymbox.cli.figures import SHOWN, interval, print_comparison, print_figures, print_json, print_profile, table
+from gymbox.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from gymbox.environment import Environment
+    from gymbox.evaluation.reverify import Changes
+    from gymbox.evaluation.rollouts import RunReader
+    from gymbox.evaluation.summary import Figures
+
+app = typer.Typer(
+    cls=Commands,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Figures of runs, comparisons, profiles of tasks, and rewards anew.",
+)
+
+Run_ = typer.Argument(metavar="RUN", help="Folder of a run, or a JSONL file of rollouts (NeMo Gym's, too).")
+Folders = typer.Option(
+    [], "--folder", "-f", help="Where environments are (default: ./environments and those of gymbox); may be repeated."
+)
+AsJson = typer.Option(False, "--json", help="Print JSON.")
+Missing_ = typer.Option(
+    "excluded", "--missing", help="Rollouts without a reward: `excluded`, or `as_failure` (a reward of 0)."
+)
+Success = typer.Option(1.0, "--success", help="A reward from which on a try has succeeded.")
+Level = typer.Option(0.95, "--level", min=0.5, max=0.9999, help="Of the intervals.")
+MISSING = ("excluded", "as_failure")
+
+
+@app.command()
+def metrics(
+    run: Path = Run_,
+    missing: str = Missing_,
+    success: float = Success,
+    level: float = Level,
+    k: list[int] = typer.Option([], "--k", min=1, help="Tries for pass@k and the like; may be repeated."),
+    by: str = typer.Option("", "--by", help="Field whose values tell subsets apart, as verifier_metadata.level."),
+    answer: str = typer.Option("", "--answer", help="Field with the answer, for majority@k; as metrics.answer."),
+    tasks: bool = typer.Option(False, "--tasks", help="Also the figures of each task."),
+    own: bool = typer.Option(False, "--own", help="Also run the environments' own metrics.py, in this process."),
+    folder: list[Path] = Folders,
+    as_json: bool = AsJson,
+) -> None:
+    """Tell the figures of a run: means with error bars, pass@k, what is missing, tokens, cost and time.
+
+    \b
+    gymbox eval metrics runs/DIR
+    gymbox eval metrics runs/DIR --missing as_failure --k 1 --k 8 --tasks --json
+
+    Whatever has no reward is counted, and left out of the figures unless --missing says otherwise.
+    """
+    from gymbox.evaluation.summary import summary
+
+    reader = _reader(run)
+    found = summary(
+        reader,
+        missing=_policy(missing),
+        success=success,
+        level=level,
+        ks=k,
+        by=by or None,
+        answer=answer or None,
+        tasks=tasks,
+    )
+    environments = _environments(list(found.environments), folder, needed=own)
+    more = _own(environments, reader) if own else {}
+    key = {name: _key_metrics(each, found.environments[name], more) for name, each in environments.items()}
+    if as_json:
+        print_json(found.model_dump(mode="json") | {"key_metrics": key, "own_metrics": more})
+        return
+    for name, figures in found.environments.items():
+        print_figures(name, figures, found, key.get(name) or {}, more.get(name) or {})
+    for name, subsets in found.subsets.items():
+        table(
+            [f"{name}, by {by}", "tasks", "rewards", "missing", "mean", "interval"],
+            [
+                [value, each.tasks, each.counted, each.missing, each.mean, interval(each.interval)]
+                for value, each in subsets.items()
+            ],
+        )
+    if tasks:
+        table(
+            ["task", "rewards", "successes", "missing", "mean"],
+            [[each.task, each.n, each.c, each.missing, each.mean] for each in found.tasks],
+        )
+
+
+@app.command()
+def compare(
+    runs: list[Path] = typer.Argument(metavar="RUN RUN...", help="The first is what the others are compared with."),
+    missing: str = Missing_,
+    success: float = Success,
+    level: float = Level,
+    alpha: float = typer.Option(0.05, "--alpha", min=0, max=1, help="p-value (Holm) below which a difference counts."),
+    common: bool = typer.Option(False, "--common", help="Compare the tasks that both have, where they differ."),
+    fail_if_worse: bool = typer.Option(False, "--fail-if-worse", help="Exit code 1 where a run is shown to be worse."),
+    as_json: bool = AsJson,
+) -> None:
+    """Compare runs of the same tasks with the first one, task by task.
+
+    \b
+    gymbox eval compare runs/before runs/after --fail-if-worse
+
+    Exit code 0: compared. 1: with --fail-if-worse, a run is worse than the first. 2: they cannot be compared.
+    """
+    from gymbox.evaluation.compare import comparison
+
+    found = comparison(
+        [_reader(run) for run in runs],
+        missing=_policy(missing),
+        common=common,
+        success=success,
+        level=level,
+        alpha=alpha,
+    )
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        print_comparison(found)
+    raise typer.Exit(1 if fail_if_worse and found.worse else 0)
+
+
+@app.command()
+def profile(
+    run: Path = Run_,
+    missing: str = Missing_,
+    success: float = Success,
+    easy: float = typer.Option(0.9, "--easy", help="Part of successes from which on a task is too easy."),
+    hard: float = typer.Option(0.1, "--hard", help="Part of successes up to which a task is too hard."),
+    unstable: float = typer.Option(0.4, "--unstable", help="Deviation of rewards from which on a task is unstable."),
+    broken: float = typer.Option(0.5, "--broken", help="Part of tries that the task's own errors end: broken."),
+    tries: int = typer.Option(2, "--tries", min=1, help="Rewards below which nothing is said of a task."),
+    as_json: bool = AsJson,
+) -> None:
+    """Tell which tasks of a run are too easy, too hard, unstable or broken."""
+    from gymbox.evaluation.profile import profile as profiled
+
+    found = profiled(
+        _reader(run),
+        success=success,
+        easy=easy,
+        hard=hard,
+        unstable=unstable,
+        broken=broken,
+        tries=tries,
+        missing=_policy(missing),
+    )
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        print_profile(found)
+
+
+@app.command()
+def reverify(
+    run: Path = typer.Argument(metavar="RUN", help="Folder of a run."),
+    overrides: list[str] = typer.Argument(
+        None, metavar="[NAME=VALUE]...", help="Settings as for `gymbox run`: provider=process, judge=…"
+    ),
+    output: Path = typer.Option(..., "--output", "-o", help="Folder for the run with new rewards; a new one."),
+    only: str = typer.Option("", "--only", help="Only rollouts that ended in this kind of error, as judge_failed."),
+    resume: bool = typer.Option(False, "--resume", help="Go on in the output."),
+    force: bool = typer.Option(False, "--force", help="Also where that may go wrong, into a folder unsafe_…"),
+    folder: list[Path] = Folders,
+    as_json: bool = AsJson,
+) -> None:
+    """Score the stored responses of a run anew, in fresh sandboxes and without its model; the run stays as it is.
+
+    \b
+    gymbox eval reverify runs/DIR -o runs/again provider=process
+    gymbox eval reverify runs/DIR -o runs/again --only judge_failed judge=openai judge.name=NAME
+
+    Only where the environment's manifest says `reverify: stateless`.
+
+    Exit code 0: done. 1: some could not be scored. 2: nothing was started.
+    """
+    changes = asyncio.run(_reverify(run, overrides or [], output, only, resume, force, folder))
+    if as_json:
+        print_json(changes.model_dump(mode="json"))
+    else:
+        told = [f"{changes.verified} scored anew", f"{len(changes.changed)} changed", f"{changes.copied} copied"]
+        unsafe = "  (unsafe: rewards may depend on what is not stored)" if changes.unsafe else ""
+        typer.echo(f"{changes.output}: {changes.done} of {changes.planned} rollouts; {', '.join(told)}{unsafe}")
+        for id in changes.changed[:SHOWN]:
+            typer.echo(f"  changed: {id}")
+    raise typer.Exit(1 if changes.failed else 0)
+
+
+async def _reverify(
+    run: Path, overrides: list[str], output: Path, only: str, resume: bool, force: bool, folders: list[Path]
+) -> Changes:
+    import sys
+
+    from rich.console import Console
+
+    from gymbox import logs
+    from gymbox.cli.run import Run, check_judge
+    from gymbox.config import compose
+    from gymbox.errors import ErrorKind
+    from gymbox.evaluation.reverify import output_of, reverified
+    from gymbox.http import HttpClient
+
+    if only and only not in (kinds := [kind.value for kind in ErrorKind]):
+        raise ConfigError(f"there is no kind of error {only!r}; {nearest(only, kinds)}")
+    reader = _reader(run)
+    if reader.manifest is None:
+        raise ConfigError(f"{run} has no manifest: only a run of gymbox can be scored anew")
+    found = _environments(sorted({rollout.environment for rollout in reader}), folders, needed=True)
+    output, unsafe = output_of(output, list(found.values()), force=force)
+    if not found:
+        raise ConfigError(f"{run} has no rollouts")
+    sys.path.append("")  # so that _target_ finds a class in the working directory
+    handler = logs.setup(level="WARNING")
+    names = ",".join(str(each.folder) for each in found.values())
+    settings = compose([f"environment=[{names}]", "model=scripted", *overrides])
+    check_judge(list(found.values()), settings)
+    sandboxes = Run(settings, overrides, Console(stderr=True), handler).sandboxes
+    async with HttpClient() as http, sandboxes(list(found.values()), http) as place:
+        return await reverified(
+            reader,
+            found,
+            place.controller,
+            output,
+            unsafe=unsafe,
+            only=only or None,
+            concurrency=settings.runner.concurrency,
+            resume=resume,
+            settings=settings.record(),
+        )
+
+
+def _reader(run: Path) -> RunReader:
+    from gymbox.evaluation.rollouts import RunReader
+
+    return RunReader(run)
+
+
+def _policy(missing: str) -> Any:
+    if missing not in MISSING:
+        raise ConfigError(f"--missing {missing}: {nearest(missing, list(MISSING))}")
+    return missing
+
+
+def _environments(names: list[str], folders: list[Path], *, needed: bool) -> dict[str, Environment]:
+    """Those of these names that are here.
+
+    Raises:
+        ConfigError: one is not, and it is needed.
+    """
+    from gymbox.cli.places import environment_folders
+    from gymbox.environment import Catalog
+
+    catalog, found = Catalog(folders or environment_folders()), {}
+    known = catalog.names()
+    for name in names:
+        if name in known or needed:
+            found[name] = catalog[name]
+    return found
+
+
+def _own(environments: dict[str, Environment], reader: RunReader) -> dict[str, dict[str, Any]]:
+    """What the environments' own metrics.py make of it."""
+    from gymbox.evaluation.own_metrics import FILE, own_metrics
+
+    having = {name: each for name, each in environments.items() if (each.folder / FILE).is_file()}
+    if not having:
+        raise ConfigError(f"--own: none of {', '.join(environments) or 'its environments'} has a {FILE}")
+    return {name: own_metrics(each, reader) for name, each in having.items()}
+
+
+def _key_metrics(environment: Environment, figures: Figures, own: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What its manifest wants to be seen first; None is what these rollouts do not tell."""
+    spreads = {**figures.metrics, **figures.components}
+    known = {"reward": figures.mean, **{name: each.mean for name, each in spreads.items()}}
+    known |= own.get(environment.name, {})
+    return {name: known.get(name) for name in environment.manifest.key_metrics}

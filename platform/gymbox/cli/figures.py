@@ -1,0 +1,148 @@
+"""Figures: what `gymbox eval` prints for people."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from gymbox.evaluation.compare import Comparison, Difference
+    from gymbox.evaluation.profile import Profile
+    from gymbox.evaluation.summary import AtK, Figures, Summary
+
+SHOWN = 10
+"""Tasks of a list that are shown; --json has all."""
+
+
+def print_figures(name: str, figures: Figures, summary: Summary, key: dict[str, Any], own: dict[str, Any]) -> None:
+    """An environment of a run."""
+    planned = f" of {figures.planned}" if figures.planned is not None else ""
+    typer.echo(f"{name}: {figures.tasks} tasks, {figures.rollouts}{planned} rollouts, {figures.scored} with a reward")
+    if figures.missing:
+        told = ", ".join(f"{kind} {count}" for kind, count in figures.errors.items())
+        way = "left out" if summary.missing_policy == "excluded" else "counted as failures"
+        typer.echo(f"  without a reward      {figures.missing}, {way} ({told or 'not done'})")
+        typer.echo(f"  tasks without reward  {figures.tasks_without_reward}")
+    if summary.torn_bytes:
+        typer.echo(f"  torn last line        {summary.torn_bytes} bytes, left out")
+    for each, value in key.items():
+        typer.echo(f"  {_printable(each, 20):<22}{_said(value)}")
+    error = f" ± {_said(figures.standard_error)}" if figures.standard_error is not None else ""
+    sure = f"  {summary.level:.4g} interval {interval(figures.interval)}" if figures.interval else ""
+    typer.echo(f"  mean reward           {_said(figures.mean)}{error}{sure}")
+    typer.echo(f"  mean over tasks       {_said(figures.task_mean)}")
+    for label, found in (
+        ("pass@", figures.pass_at),
+        ("pass^", figures.pass_all),
+        ("best@", figures.best_of),
+        ("majority@", figures.majority_at),
+    ):
+        if found:
+            typer.echo(f"  {label + 'k':<22}{'  '.join(_at(k, at) for k, at in found.items())}")
+    if figures.no_answer is not None:
+        typer.echo(f"  no answer             {_said(figures.no_answer)}")
+    for title, spreads in (("component", figures.components), ("metric", figures.metrics)):
+        for each, spread in spreads.items():
+            typer.echo(f"  {title} {_printable(each, 40)}: {_said(spread.mean)} ({spread.count})")
+    for title, spread in (
+        ("input tokens", figures.input_tokens),
+        ("output tokens", figures.output_tokens),
+        ("cost", figures.cost),
+        ("seconds", figures.seconds),
+        ("turns", figures.turns),
+        ("tool errors", figures.tool_errors),
+    ):
+        if spread.count:
+            typer.echo(f"  {title:<22}{_said(spread.mean)} each, {spread.total:.6g} in all")
+    for each, value in own.items():
+        typer.echo(f"  own {_printable(each, 40)}: {_printable(json.dumps(value), 200)}")
+
+
+def _at(k: int, at: AtK) -> str:
+    out = f" ({at.left_out} tasks with fewer tries left out)" if at.left_out else ""
+    return f"{k}: {_said(at.value)}{out}"
+
+
+def print_comparison(found: Comparison) -> None:
+    """Runs beside the first of them."""
+    first = found.runs[0].run
+    typer.echo(f"compared with {_printable(first, 100)}; rollouts without a reward: {found.missing_policy}")
+    for each in found.differences:
+        _print_difference(each, found)
+    table(
+        ["run", "rollouts", "missing", "cost", "seconds each", "output tokens each"],
+        [
+            [
+                run.run,
+                run.rollouts,
+                run.missing,
+                run.cost.total if run.cost.count else None,
+                run.seconds.mean,
+                run.output_tokens.mean,
+            ]
+            for run in found.runs
+        ],
+    )
+
+
+def _print_difference(each: Difference, found: Comparison) -> None:
+    typer.echo(f"{each.environment}: {_printable(each.second, 100)}: {each.verdict.replace('_', ' ')}")
+    typer.echo(f"  mean over {each.paired} tasks    {_said(each.first_mean)} -> {_said(each.second_mean)}")
+    if each.left_out or each.only_in_one:
+        typer.echo(f"  left out              {each.left_out} without a reward, {each.only_in_one} only in one")
+    typer.echo(
+        f"  difference            {_said(each.difference)}  {found.level:.4g} interval {interval(each.interval)}"
+    )
+    if each.p is not None:
+        typer.echo(f"  p                     {each.p:.4g}, adjusted {_said(each.p_holm)} ({each.test})")
+    for title, tasks in (("worse", each.worse), ("better", each.better)):
+        for task in tasks[:SHOWN]:
+            typer.echo(f"  {title:<8}{_printable(task.task, 60)}: {_said(task.first)} -> {_said(task.second)}")
+        if len(tasks) > SHOWN:
+            typer.echo(f"  {title:<8}and {len(tasks) - SHOWN} more")
+
+
+def print_profile(found: Profile) -> None:
+    """Tasks by kind."""
+    from gymbox.evaluation.profile import TOLD
+
+    for kind, told in TOLD.items():
+        tasks = [task for task in found.tasks if task.kind == kind]
+        if not tasks:
+            continue
+        typer.echo(f"{kind.replace('_', ' ')}: {len(tasks)} ({told})")
+        for task in tasks[:SHOWN] if kind != "useful" else ():
+            typer.echo(f"  {_printable(task.figures.environment, 40)} {_printable(task.figures.task, 60)}: {task.why}")
+        if len(tasks) > SHOWN and kind != "useful":
+            typer.echo(f"  and {len(tasks) - SHOWN} more")
+
+
+def table(columns: list[str], rows: list[list[Any]]) -> None:
+    """Rows of anything."""
+    from gymbox.cli.env import print_table
+
+    print_table(columns, [[_said(value) for value in row] for row in rows])
+
+
+def print_json(value: Any) -> None:
+    """Strict JSON."""
+    typer.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def _said(value: Any) -> str:
+    if value is None:
+        return "unknown"
+    return f"{value:.4g}" if isinstance(value, float) else _printable(str(value), 200)
+
+
+def interval(ends: tuple[float, float] | None) -> str:
+    """From where to where."""
+    return "unknown" if ends is None else f"{ends[0]:.4g} to {ends[1]:.4g}"
+
+
+def _printable(text: str, longest: int) -> str:
+    from gymbox.progress import printable
+
+    return printable(text, longest)

@@ -1,0 +1,245 @@
+"""Compare: whether one run does better than another on the same tasks, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from gymbox.errors import ConfigError
+from gymbox.evaluation import formulas
+from gymbox.evaluation.rollouts import RunReader
+from gymbox.evaluation.summary import LEVEL, SUCCESS, summary, tallied
+from gymbox.evaluation.tallies import Missing, Spread, Tally
+
+SHOWN = 3
+"""Tasks that an error names."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TaskDifference(_Frozen):
+    """A task on which two runs differ: the mean reward in each."""
+
+    task: str
+    first: float
+    second: float
+
+
+class Difference(_Frozen):
+    """Of a run to the first one, on the tasks of one environment for which both have a reward."""
+
+    environment: str
+    second: str
+    paired: int
+    """Tasks that are compared."""
+    left_out: int
+    """Tasks of both runs of which one has no reward; with `as_failure` there are none."""
+    only_in_one: int
+    """Tasks that only one of them has; allowed with `common`."""
+    first_mean: float | None
+    """Over tasks, of the mean of each."""
+    second_mean: float | None
+    difference: float | None
+    """The second's mean less the first's: above 0, the second is better."""
+    standard_error: float | None
+    interval: tuple[float, float] | None
+    """Of the difference: a bootstrap over tasks."""
+    test: Literal["mcnemar", "sign_flip"] | None
+    """Exact McNemar where each task has one try in each run that fails or succeeds; else a permutation test."""
+    p: float | None
+    p_holm: float | None
+    """Adjusted for all comparisons made here (Holm)."""
+    verdict: Literal["better", "worse", "no_difference_shown", "unknown"]
+    better: list[TaskDifference]
+    worse: list[TaskDifference]
+
+
+class RunTold(_Frozen):
+    """What a run took, beside its rewards."""
+
+    run: str
+    rollouts: int
+    missing: int
+    errors: dict[str, int]
+    cost: Spread
+    seconds: Spread
+    input_tokens: Spread
+    output_tokens: Spread
+
+
+class Comparison(_Frozen):
+    """Of some runs to the first of them."""
+
+    missing_policy: Missing
+    success: float
+    level: float
+    alpha: float
+    """An adjusted p-value below it shows a difference."""
+    runs: list[RunTold]
+    differences: list[Difference]
+
+    @property
+    def worse(self) -> list[Difference]:
+        """Those that show a run to be worse than the first."""
+        return [each for each in self.differences if each.verdict == "worse"]
+
+
+def comparison(
+    readers: Sequence[RunReader],
+    *,
+    missing: Missing = "excluded",
+    common: bool = False,
+    success: float = SUCCESS,
+    level: float = LEVEL,
+    alpha: float = 0.05,
+    seed: int = 0,
+) -> Comparison:
+    """Every further run against the first, environment by environment, paired by task.
+
+    Args:
+        common: also where they have not the same tasks; those that both have are compared.
+
+    Raises:
+        ConfigError: fewer than two runs; runs without a common environment, or of different tasks (without `common`);
+            or a line is damaged.
+    """
+    if len(readers) < 2:
+        raise ConfigError("give two runs or more: each is compared with the first")
+    names = _names(readers)
+    tasks = [tallied(reader) for reader in readers]
+    found = []
+    for reader, name, theirs in zip(readers[1:], names[1:], tasks[1:], strict=True):
+        for environment in _environments(readers[0], reader, tasks[0], theirs, common=common):
+            mine, other = tasks[0][environment], theirs[environment]
+            _check_tasks(readers[0], reader, environment, set(mine), set(other), common=common)
+            found.append(_difference(environment, name, mine, other, missing, success, level, seed))
+    known = [each.p for each in found if each.p is not None]
+    adjusted = iter(formulas.holm(known))
+    differences = [each if each.p is None else _judged(each, next(adjusted), alpha) for each in found]
+    return Comparison(
+        missing_policy=missing,
+        success=success,
+        level=level,
+        alpha=alpha,
+        runs=[_told(reader, name) for reader, name in zip(readers, names, strict=True)],
+        differences=differences,
+    )
+
+
+def _names(readers: Sequence[RunReader]) -> list[str]:
+    """Folders' names, or whole paths where two have the same."""
+    names = [reader.name for reader in readers]
+    return names if len(set(names)) == len(names) else [str(reader.path) for reader in readers]
+
+
+def _environments(
+    first: RunReader,
+    second: RunReader,
+    mine: dict[str, dict[str, Tally]],
+    theirs: dict[str, dict[str, Tally]],
+    *,
+    common: bool,
+) -> list[str]:
+    both = sorted(mine.keys() & theirs.keys())
+    if not both:
+        told = f"{', '.join(sorted(mine)) or 'nothing'} and {', '.join(sorted(theirs)) or 'nothing'}"
+        raise ConfigError(f"{first.path} and {second.path} have no environment in common: {told}")
+    if (differ := sorted(mine.keys() ^ theirs.keys())) and not common:
+        raise ConfigError(
+            f"only one of {first.path} and {second.path} has environment {', '.join(differ)}; --common compares the "
+            "others"
+        )
+    return both
+
+
+def _check_tasks(
+    first: RunReader, second: RunReader, environment: str, mine: set[str], theirs: set[str], *, common: bool
+) -> None:
+    if not mine & theirs:
+        raise ConfigError(f"{first.path} and {second.path} have no task of {environment} in common")
+    if common:
+        return
+    digests = first.dataset_of(environment), second.dataset_of(environment)
+    if None not in digests and digests[0] != digests[1]:
+        raise ConfigError(
+            f"{first.path} and {second.path} have different datasets of {environment} ({digests[0]:.12} and "
+            f"{digests[1]:.12}); --common compares the tasks that both have"
+        )
+    if differ := sorted(mine ^ theirs):
+        more = f" and {len(differ) - SHOWN} more" if len(differ) > SHOWN else ""
+        raise ConfigError(
+            f"only one of {first.path} and {second.path} has of {environment}: {', '.join(differ[:SHOWN])}{more}; "
+            "--common compares the tasks that both have"
+        )
+
+
+def _difference(
+    environment: str,
+    name: str,
+    mine: dict[str, Tally],
+    theirs: dict[str, Tally],
+    missing: Missing,
+    success: float,
+    level: float,
+    seed: int,
+) -> Difference:
+    both = [task for task in mine if task in theirs]
+    pairs = {task: (mine[task].counted(missing), theirs[task].counted(missing)) for task in both}
+    pairs = {task: (one, other) for task, (one, other) in pairs.items() if one and other}
+    means = {task: (sum(one) / len(one), sum(other) / len(other)) for task, (one, other) in pairs.items()}
+    gaps = [other - one for one, other in means.values()]
+    single = all(len(one) == len(other) == 1 for one, other in pairs.values())
+    rewards = {reward for pair in pairs.values() for side in pair for reward in side}
+    test: Literal["mcnemar", "sign_flip"] | None = None
+    p = None
+    if pairs and single and rewards <= {0.0, 1.0}:
+        test, p = "mcnemar", formulas.mcnemar(sum(gap < 0 for gap in gaps), sum(gap > 0 for gap in gaps))
+    elif pairs:
+        test, p = "sign_flip", formulas.sign_flip(gaps, seed=seed)
+    changed = [
+        TaskDifference(task=task, first=one, second=other) for task, (one, other) in means.items() if one != other
+    ]
+    changed.sort(key=lambda each: (-abs(each.second - each.first), each.task))
+    return Difference(
+        environment=environment,
+        second=name,
+        paired=len(pairs),
+        left_out=len(both) - len(pairs),
+        only_in_one=len(mine.keys() ^ theirs.keys()),
+        first_mean=formulas.mean([one for one, _ in means.values()]),
+        second_mean=formulas.mean([other for _, other in means.values()]),
+        difference=formulas.mean(gaps),
+        standard_error=formulas.standard_error(gaps),
+        interval=formulas.bootstrap_interval([(gap, 1) for gap in gaps], level=level, seed=seed),
+        test=test,
+        p=p,
+        p_holm=None,
+        verdict="unknown",
+        better=[each for each in changed if each.second > each.first],
+        worse=[each for each in changed if each.second < each.first],
+    )
+
+
+def _judged(found: Difference, adjusted: float, alpha: float) -> Difference:
+    verdict = "no_difference_shown"
+    if adjusted < alpha and found.difference:
+        verdict = "better" if found.difference > 0 else "worse"
+    return found.model_copy(update={"p_holm": adjusted, "verdict": verdict})
+
+
+def _told(reader: RunReader, name: str) -> RunTold:
+    total = summary(reader).total
+    return RunTold(
+        run=name,
+        rollouts=total.rollouts,
+        missing=total.missing,
+        errors=total.errors,
+        cost=total.cost,
+        seconds=total.seconds,
+        input_tokens=total.input_tokens,
+        output_tokens=total.output_tokens,
+    )

@@ -1,0 +1,181 @@
+"""Reverify: the stored responses of a run scored anew, in sandboxes in which no agent has been and with no model asked
+but the judge, where the environment has one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gymbox_sandbox.responses import Response
+from pydantic import BaseModel, ConfigDict
+
+from gymbox.environment import Environment
+from gymbox.errors import ConfigError, RolloutError, Stage
+from gymbox.evaluation.rollouts import Rollout, RunReader, row_of
+from gymbox.results import RunFolder, Status
+from gymbox.rollout import RolloutController
+
+UNSAFE = "unsafe_"
+"""How the name of a folder begins whose rewards may be wrong."""
+log = logging.getLogger(__name__)
+
+
+class Changes(BaseModel):
+    """What came of it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    output: Path
+    unsafe: bool
+    planned: int
+    done: int = 0
+    """Lines of the output, those of earlier starts with them."""
+    verified: int = 0
+    """Scored anew in this start."""
+    copied: int = 0
+    """Taken over as they are in this start: there is no response, or nobody asked for them."""
+    changed: list[str] = []
+    """Ids of rollouts that have another reward now, or another lack of one."""
+    failed: int = 0
+    """Scored anew in this start without getting a reward."""
+
+
+def output_of(output: Path, environments: Collection[Environment], *, force: bool) -> tuple[Path, bool]:
+    """Where to write, and whether what is written there is unsafe.
+
+    Raises:
+        ConfigError: `verify` of an environment needs more than what is stored, and `force` is off.
+    """
+    unfit = sorted(each.name for each in environments if each.manifest.reverify != "stateless")
+    if not unfit:
+        return output, False
+    if not force:
+        raise ConfigError(
+            f"{', '.join(unfit)} may look at what the agent left in its sandbox, of which a run keeps nothing: its "
+            f"manifest does not say `reverify: stateless`. --force scores it all the same, into a folder {UNSAFE}…"
+        )
+    name = output.resolve().name
+    return (output if name.startswith(UNSAFE) else output.resolve().with_name(f"{UNSAFE}{name}")), True
+
+
+async def reverified(
+    reader: RunReader,
+    environments: Mapping[str, Environment],
+    controller: RolloutController,
+    output: Path,
+    *,
+    unsafe: bool = False,
+    only: str | None = None,
+    concurrency: int = 8,
+    resume: bool = False,
+    settings: dict[str, Any] | None = None,
+    told: Callable[[Rollout, RolloutError | float], None] = lambda rollout, outcome: None,
+) -> Changes:
+    """Write a run to `output` that has the lines of this one, with new rewards. The old run stays as it is.
+
+    Lines without a response are copied. One that cannot be scored has a typed error and no reward.
+
+    Args:
+        environments: by name, all that the run has.
+        only: a kind of error; lines that did not end so are copied.
+        resume: go on in `output` with what is not done there.
+
+    Raises:
+        ConfigError: `output` holds something else, or the run has no manifest or is damaged.
+        WriteFailed: a result could not be written.
+    """
+    if reader.manifest is None:
+        raise ConfigError(f"{reader.path} has no manifest: only a run of gymbox can be scored anew")
+    planned = sum(1 for _ in reader)
+    before = reader.manifest.inputs
+    inputs = {
+        **before,
+        "reverified": {"run": reader.manifest.run, "rollouts": planned, "only": only, "unsafe": unsafe},
+        "environments": {
+            name: {**(before.get("environments") or {}).get(name, {}), "digest": environment.digest}
+            for name, environment in sorted(environments.items())
+        },
+    }
+    RunFolder.check(output, inputs=inputs, resume=resume)
+    folder = RunFolder.open(output, inputs=inputs, settings=settings or {}, planned=planned, resume=resume)
+    changes = Changes(output=output, unsafe=unsafe, planned=planned)
+    work = _Work(folder, environments, controller, only, unsafe, reader.manifest.run, changes, told)
+    status: Status = "failed"
+    try:
+        left = (rollout for rollout in reader if rollout.id not in folder.done)
+        async with asyncio.TaskGroup() as crew:
+            for _ in range(min(concurrency, planned - len(folder.done))):
+                crew.create_task(work.through(left))
+        status = "finished"
+    except asyncio.CancelledError:
+        status = "interrupted"
+        raise
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+    finally:
+        changes.done = len(folder.done)
+        await folder.close(status)
+    return changes
+
+
+class _Work:
+    def __init__(
+        self,
+        folder: RunFolder,
+        environments: Mapping[str, Environment],
+        controller: RolloutController,
+        only: str | None,
+        unsafe: bool,
+        run: str,
+        changes: Changes,
+        told: Callable[[Rollout, RolloutError | float], None],
+    ) -> None:
+        self._folder = folder
+        self._environments = environments
+        self._controller = controller
+        self._only = only
+        self._unsafe = unsafe
+        self._run = run
+        self._changes = changes
+        self._told = told
+
+    async def through(self, rollouts: Iterator[Rollout]) -> None:
+        for rollout in rollouts:
+            line = dict(rollout.line)
+            if line.get("response") and (self._only is None or rollout.error == self._only):
+                line |= await self._scored(rollout)
+            else:
+                self._changes.copied += 1
+            await self._folder.add(line)
+
+    async def _scored(self, rollout: Rollout) -> dict[str, Any]:
+        """What changes in its line."""
+        environment, row = self._environments[rollout.environment], row_of(rollout.line)
+        stage, began = Stage.PROVISION, asyncio.get_running_loop().time()
+        found: dict[str, Any] = {"reward": None, "metrics": {}, "reward_components": {}, "error": None}
+        name = f"{rollout.id[:70]}.again{self._folder.manifest.starts}-{self._folder.manifest.run}"
+        try:
+            async with asyncio.timeout(environment.manifest.timeouts.rollout):
+                async with self._controller.sandbox(environment, id=name) as sandbox:
+                    stage = Stage.RESET
+                    await sandbox.reset(environment.public(row))
+                    stage = Stage.VERIFY
+                    response = Response.model_validate(rollout.line["response"])
+                    verdict = await sandbox.verify(environment.for_verify(row), response)
+                    found |= verdict.model_dump(include={"reward", "metrics", "reward_components"})
+        except Exception as error:  # as in a rollout: what fails is its outcome
+            if found["reward"] is None:
+                found["error"] = RolloutError.at(stage, error).model_dump(mode="json")
+        self._changes.verified += 1
+        self._changes.failed += found["error"] is not None
+        if found["reward"] != rollout.reward:
+            self._changes.changed.append(rollout.id)
+            log.info("rollout %s: reward %s, was %s", rollout.id, found["reward"], rollout.reward)
+        self._told(rollout, found["reward"] if found["error"] is None else RolloutError.model_validate(found["error"]))
+        seconds = asyncio.get_running_loop().time() - began
+        before = {name: rollout.line.get(name) for name in ("reward", "metrics", "reward_components", "error")}
+        of_it = {"run": self._run, "before": before, "seconds": round(seconds, 6), "unsafe": self._unsafe}
+        return {**found, "reverified": of_it}

@@ -1,0 +1,206 @@
+"""Rollouts: the lines of a run, gymbox's or NeMo Gym's, one after the other as records of what counts in them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gymbox.errors import ConfigError
+from gymbox.results import MANIFEST, ROLLOUTS, RunManifest
+from gymbox.rollout import RolloutResult
+
+OURS = frozenset(
+    {*RolloutResult.model_fields, "agent_ref", "usage", "calls", "attempts", "failed_attempts", "reverified"}
+)
+"""Keys of a line that are no part of its row, beside those that begin with `_ng_` or `ng_`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """What one line says. None is unknown."""
+
+    environment: str
+    task: str
+    """The same in every run of the same task: its id, or else a digest of its row."""
+    index: int | None
+    repeat: int | None
+    id: str
+    reward: float | None
+    error: str | None
+    """Kind of error; None where there is a reward."""
+    detail: str
+    components: dict[str, float]
+    metrics: dict[str, float]
+    input_tokens: int | None
+    output_tokens: int | None
+    cost: float | None
+    seconds: float | None
+    turns: int | None
+    """Answers of the model."""
+    tool_calls: int | None
+    tool_errors: int | None
+    """Tool results that tell of an error."""
+    stop_reason: str | None
+    attempts: int
+    line: dict[str, Any] = field(repr=False, compare=False)
+    """All of it."""
+
+    def at(self, path: str) -> Any:
+        """What the line has at a dotted path (`verifier_metadata.subset`); None if nothing."""
+        value: Any = self.line
+        for name in path.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        return value
+
+
+class RunReader:
+    """Rollouts of a run's folder, or of a JSONL file; each iteration reads it anew and keeps one line in memory.
+
+    After an iteration `torn` says how many bytes of an unfinished last line were left out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """
+        Raises:
+            ConfigError: there is no such run or file, or its manifest is damaged.
+        """
+        self.path = path
+        self.file = path / ROLLOUTS if path.is_dir() else path
+        self.torn = 0
+        if not self.file.is_file():
+            raise ConfigError(f"{path} holds no rollouts: give the folder of a run, or a JSONL file of rollouts")
+        self.manifest = self._manifest()
+
+    def _manifest(self) -> RunManifest | None:
+        if not self.path.is_dir():
+            return None
+        try:
+            return RunManifest.model_validate_json((self.path / MANIFEST).read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise ConfigError(f"{self.path / MANIFEST} is damaged or of another version of gymbox: {error}") from error
+
+    @property
+    def name(self) -> str:
+        """For lists: the folder's name, or the file's."""
+        return self.path.resolve().name
+
+    def dataset_of(self, environment: str) -> str | None:
+        """Digest of the tasks that an environment's rollouts were planned from; None where no manifest tells."""
+        told = (self.manifest.inputs.get("environments") or {}) if self.manifest else {}
+        return (told.get(environment) or {}).get("dataset")
+
+    def __iter__(self) -> Iterator[Rollout]:
+        """
+        Raises:
+            ConfigError: a line that is not the last is damaged, or none of a rollout.
+        """
+        self.torn = 0
+        try:
+            with self.file.open("rb") as file:
+                for number, line in enumerate(file, 1):
+                    if not line.strip():
+                        continue
+                    try:
+                        yield rollout_of(json.loads(line))
+                    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                        if not line.endswith(b"\n") and isinstance(error, ValueError):
+                            self.torn = len(line)
+                            return
+                        told = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+                        raise ConfigError(f"{self.file}:{number} is no rollout: {told}") from error
+        except OSError as error:
+            raise ConfigError(f"cannot read {self.file}: {error.strerror}") from error
+
+
+def rollout_of(line: dict[str, Any]) -> Rollout:
+    """The record of one line.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is none of a rollout, or its reward is no number.
+    """
+    if "reward" not in line and "_ng_failure_class" not in line:
+        raise KeyError("reward")
+    failed = line.get("_ng_failure_class")  # NeMo Gym gives such rollouts a reward of 0, which nobody has measured
+    error = line.get("error") or ({"kind": failed, "detail": line.get("_ng_failure_judge_error")} if failed else None)
+    response, calls = line.get("response") or {}, line.get("calls") or {}
+    usage = line.get("usage") or response.get("usage") or {}
+    output = response.get("output")
+    results = [item for item in output or () if item.get("type") == "function_call_output"]
+    environment = line.get("environment") or (line.get("agent_ref") or {}).get("name") or "unknown"
+    told = {name: calls[name] if calls.get(name) else usage.get(name) for name in ("input_tokens", "output_tokens")}
+    index, repeat = line.get("_ng_task_index"), line.get("_ng_rollout_index")
+    return Rollout(
+        environment=str(environment),
+        task=task_key(line),
+        index=index,
+        repeat=repeat,
+        id=str(line.get("rollout_id") or line.get("_ng_rollout_id") or f"{index}:{repeat}"),
+        reward=None if error else _reward(line.get("reward")),
+        error=str(error["kind"]) if error else None,
+        detail=str(error.get("detail") or "") if error else "",
+        components=_numbers(line.get("reward_components")),
+        metrics=_numbers(line.get("metrics")),
+        input_tokens=told["input_tokens"],
+        output_tokens=told["output_tokens"],
+        cost=calls.get("cost"),
+        seconds=(line.get("timings") or {}).get("total"),
+        turns=calls.get("count") or _turns(output),
+        tool_calls=None if output is None else len([item for item in output if item.get("type") == "function_call"]),
+        tool_errors=None if output is None else sum(_tells_of_error(item.get("output")) for item in results),
+        stop_reason=(response.get("metadata") or {}).get("stop_reason"),
+        attempts=line.get("attempts") or 1,
+        line=line,
+    )
+
+
+def row_of(line: dict[str, Any]) -> dict[str, Any]:
+    """The row that a line was made from; a field of the row that has the name of one of ours is lost."""
+    return {name: value for name, value in line.items() if name not in OURS and not name.startswith(("_ng_", "ng_"))}
+
+
+def task_key(line: dict[str, Any]) -> str:
+    """The task's id, or else a digest of its row without what a run may set: sampling parameters, seeds."""
+    if own := line.get("task_id") or (line.get("id") if line.get("id") != "" else None):
+        return str(own)
+    row = row_of(line)
+    params = row.pop("responses_create_params", None) or {}
+    kept = {name: params[name] for name in ("input", "instructions") if params.get(name) is not None}
+    told = json.dumps([row, kept], sort_keys=True, separators=(",", ":"))
+    return f"row-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+
+
+def _reward(value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, str) or not math.isfinite(float(value)):
+        raise ValueError(f"its reward is {value!r}, not a finite number")
+    return float(value)
+
+
+def _numbers(values: Any) -> dict[str, float]:
+    if not isinstance(values, dict):
+        return {}
+    return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
+
+
+def _turns(output: list[dict[str, Any]] | None) -> int | None:
+    """Answers of the model: each runs up to the results of its calls, or to the end."""
+    if output is None:
+        return None
+    turns, answering = 0, False
+    for item in output:
+        mine = item.get("type") != "function_call_output" and item.get("role", "assistant") == "assistant"
+        turns += mine and not answering
+        answering = mine
+    return turns
+
+
+def _tells_of_error(output: Any) -> bool:
+    return isinstance(output, str) and output.lstrip().lower().startswith(("error", '{"error"'))

@@ -7,7 +7,6 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-
 DEEPEST = 200
 """Lists and objects within each other; of more, a writer along the way would fail. Every reader ends somewhere."""
 

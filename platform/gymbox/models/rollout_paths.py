@@ -14,6 +14,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 _PREFIX = re.compile(r"/(?:rollouts|ng-rollout)/([A-Za-z0-9._~-]{1,128})(?:/training-token-capture)?(?=/)")
 _HEADER = ROLLOUT_HEADER.lower().encode()
+_BOUND = "gymbox.rollout_path"
+"""Key of a scope whose prefix is gone already: who was let in as one rollout must not be taken for another, whose
+prefix stands behind the first."""
 
 
 class RolloutPaths:
@@ -24,12 +27,13 @@ class RolloutPaths:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = _PREFIX.match(scope["path"]) if scope["type"] == "http" else None
+        found = _PREFIX.match(scope["path"]) if scope["type"] == "http" and _BOUND not in scope else None
         if found is None:
             await self.app(scope, receive, send)
             return
         headers = [(name, value) for name, value in scope["headers"] if name.lower() != _HEADER]
         bound = {**scope, "path": scope["path"][found.end() :], "headers": [*headers, (_HEADER, found[1].encode())]}
+        bound[_BOUND] = True
         if scope.get("raw_path"):
             # the prefix consists of characters that are never escaped, unless a caller likes to
             raw = _PREFIX.match(scope["raw_path"].decode("latin-1"))

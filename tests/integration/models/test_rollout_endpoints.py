@@ -62,6 +62,13 @@ async def test_a_key_opens_its_own_rollout_only_and_nothing_answers_without(http
                     await api.responses.create(model="scripted", input="hello")
         bare = await http.request("POST", f"{one.url.split('/rollouts')[0]}/v1/responses", json={"input": "x"})
         assert bare.status == 401
+        within = await http.request(
+            "POST",
+            f"{one.url}/rollouts/two/v1/responses",
+            json={"input": "x"},
+            headers={"Authorization": f"Bearer {one.key}"},
+        )
+        assert within.status == 404
         with_x_api_key = await http.request(
             "POST", f"{one.base_url}/responses", json={"input": "x"}, headers={"x-api-key": one.key}
         )

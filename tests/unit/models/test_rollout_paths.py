@@ -37,6 +37,19 @@ async def test_other_paths_pass_as_they_are(path: str) -> None:
     assert rollout_in(path) is None
 
 
+async def test_a_rollout_within_a_rollout_is_no_path() -> None:
+    found: list[Scope] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        found.append(scope)
+
+    scope = {"type": "http", "path": "/rollouts/mine/ng-rollout/others/v1/responses", "headers": []}
+    # whoever may call as the one must not be taken for the other, however often the prefix is looked for
+    await RolloutPaths(RolloutPaths(app))(scope, None, None)  # type: ignore[arg-type]
+    assert found[0]["path"] == "/ng-rollout/others/v1/responses"
+    assert found[0]["headers"] == [(b"x-gymbox-rollout", b"mine")]
+
+
 async def test_an_escaped_path_is_cut_at_the_same_place() -> None:
     scope = await seen("/rollouts/abc/v1/models/a b", raw=b"/rollouts/abc/v1/models/a%20b")
     assert (scope["path"], scope["raw_path"]) == ("/v1/models/a b", b"/v1/models/a%20b")

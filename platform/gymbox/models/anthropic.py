@@ -89,7 +89,7 @@ class AnthropicModel(Endpoint):
                 yield event
 
     async def _events(self, body: dict[str, Any], wanted: ResponsesParams, call: Call) -> AsyncIterator[Event]:
-        events = one_terminal(self._answering(body, wanted, call), self.name)
+        events = one_terminal(self._answering(body, wanted, call), self.name, redacted=self.redacted)
         async with aclosing(cast(Any, events)) as told:
             async for event in told:
                 yield event
@@ -145,7 +145,7 @@ class AnthropicModel(Endpoint):
             failure = error
         except Invalid as error:
             text = f"model {self.name!r} streamed an unusable answer: {error.detail}"
-            failure = ModelFailure(ErrorKind.MODEL_BAD_RESPONSE, text)
+            failure = ModelFailure(ErrorKind.MODEL_BAD_RESPONSE, self.redacted(text))
         if not begun:
             raise failure
         yield error_event(failure.rollout_kind.value, failure.detail)

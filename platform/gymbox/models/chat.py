@@ -110,7 +110,8 @@ class ChatModel(Endpoint):
             read: makes the Response of the whole answer.
         """
         chunks = whole_chunks(self._chunks(body, call), self.name)
-        events = one_terminal(events_from_chat(chunks, read, log_probs=not self.token_ids), self.name)
+        events = events_from_chat(chunks, read, log_probs=not self.token_ids)
+        events = one_terminal(events, self.name, redacted=self.redacted)
         async with aclosing(cast(Any, events)) as told:
             async for event in told:
                 yield event
@@ -158,9 +159,9 @@ class ChatModel(Endpoint):
 
     def _unusable(self, error: ModelFailure | Invalid) -> ModelFailure:
         if isinstance(error, ModelFailure):
-            return error
+            return ModelFailure(error.rollout_kind, self.redacted(error.detail), retry_after=error.retry_after)
         text = f"model {self.name!r} streamed an unusable answer: {error.detail}"
-        return ModelFailure(ErrorKind.MODEL_BAD_RESPONSE, text)
+        return ModelFailure(ErrorKind.MODEL_BAD_RESPONSE, self.redacted(text))
 
 
 _DELIVERY = ("stream", "stream_options")

@@ -317,12 +317,15 @@ class Endpoint(Model):
 
     def _failure(self, fault: Fault, url: str) -> ModelFailure:
         detail = f"model {self.name!r} at {url} {fault.text}; {CHECK[fault.kind]}"
+        return ModelFailure(fault.kind, self.redacted(detail), retry_after=fault.retry_after)
+
+    def redacted(self, text: str) -> str:
+        """A failure's text without this model's secrets: an endpoint may repeat what it was sent, and the text goes
+        to callers and into the results."""
         for secret in self._secrets():
-            # an endpoint may repeat what it was sent
             if secret is not None and len(secret.get_secret_value()) > 3:
-                detail = detail.replace(secret.get_secret_value(), "***")
-        # the text goes into the results, too
-        return ModelFailure(fault.kind, logs.redact(detail), retry_after=fault.retry_after)
+                text = text.replace(secret.get_secret_value(), "***")
+        return logs.redact(text)
 
     def _out_of_turn(self) -> ModelFailure:
         text = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -249,9 +249,19 @@ class Gathered:
             raise Invalid(f"it is no Response: {faults(error)}") from error
 
 
-async def one_terminal(events: AsyncIterator[Event], model: str) -> AsyncIterator[Event]:
+async def one_terminal(
+    events: AsyncIterator[Event],
+    model: str,
+    *,
+    redacted: Callable[[str], str] | None = None,
+    of_request: bool = False,
+) -> AsyncIterator[Event]:
     """The events up to the first terminal one, whatever the source still does. Where it breaks off, fails or ends
     without one, the last is `response.failed`, whose `response.error` has an `ErrorKind` as `code` and a `message`.
+
+    Args:
+        redacted: takes out of a failure's text what an endpoint may have repeated.
+        of_request: another problem than a ModelFailure before the first event is about the request, and passes.
 
     Raises:
         ModelFailure: before the first event.
@@ -272,8 +282,12 @@ async def one_terminal(events: AsyncIterator[Event], model: str) -> AsyncIterato
     except ModelFailure as error:
         failure = error
     except Problem as error:
+        if of_request and not started:
+            raise
         text = f"model {model!r} streamed an unusable answer: {error.detail}"
         failure = ModelFailure(ErrorKind.MODEL_BAD_RESPONSE, text)
+    if redacted is not None:
+        failure = ModelFailure(failure.rollout_kind, redacted(failure.detail), retry_after=failure.retry_after)
     if not started:
         raise failure
     yield failed(failure, begun, model)

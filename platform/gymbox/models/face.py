@@ -143,6 +143,30 @@ async def _body(receive: Receive) -> bytes:
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+def takes_stream(body: dict[str, Any]) -> bool:
+    """Whether the answer is to be a stream; the body is left without saying so.
+
+    Raises:
+        Invalid: it says neither yes nor no.
+    """
+    stream = body.pop("stream", None)
+    if not isinstance(stream, bool | None):
+        raise Invalid(f"stream: true or false is needed, not {stream!r:.60}")
+    return bool(stream)
+
+
+def takes_usage(body: dict[str, Any]) -> bool:
+    """Whether a Chat stream is to tell of its usage; the body is left without saying so.
+
+    Raises:
+        Invalid: its `stream_options` are no object.
+    """
+    options = body.pop("stream_options", None)
+    if not isinstance(options, dict | None):
+        raise Invalid(f"stream_options: an object is needed, not {options!r:.60}")
+    return bool((options or {}).get("include_usage"))
+
+
 def rollout_of(request: Request) -> str:
     """The rollout that a request is for, or ""."""
     return next((value.decode("latin-1") for name, value in request.scope["headers"] if name == _ROLLOUT), "")

@@ -49,7 +49,7 @@ class OpenAIModel(Endpoint):
 
     async def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[Event]:
         body = request_body(params, self.params) | {"model": self.name, "stream": True}
-        events = one_terminal(self._events(body, _reader(params), call), self.name)
+        events = one_terminal(self._events(body, _reader(params), call), self.name, redacted=self.redacted)
         async with aclosing(cast(Any, events)) as told:
             async for event in told:
                 yield event

@@ -25,6 +25,8 @@ from gymbox.models.face import (
     messages_parts,
     responses_parts,
     rollout_of,
+    takes_stream,
+    takes_usage,
     validated,
     whole_response,
 )
@@ -144,7 +146,7 @@ class ModelServer:
         kept = None if model.has_store else self.store.continued(_scope(request), body.get("input"), params)
         params = params if kept is None else kept.params
         if params.stream:
-            events = one_terminal(self.stream(params, call), model.name)
+            events = one_terminal(self.stream(params, call), model.name, of_request=True)
             events = events if kept is None else kept.seen(events)
             return await event_stream(request.receive, responses_parts(events, params))
         response = await unless_hung_up(request.receive, self.responses(params, call))
@@ -161,10 +163,9 @@ class ModelServer:
     async def _chat(self, request: Request) -> Response:
         body = await json_object(request)
         self.model(body.get("model"))
-        options, call = body.pop("stream_options", None), self._call(request)
-        if not body.pop("stream", None):
+        call, include_usage = self._call(request), takes_usage(body)
+        if not takes_stream(body):
             return json_answer(await unless_hung_up(request.receive, self.chat_completions(body, call)))
-        include_usage = isinstance(options, dict) and bool(options.get("include_usage"))
         chunks = self.chat_stream(body, call)
         return await event_stream(request.receive, chat_parts(chunks, include_usage=include_usage))
 
@@ -172,7 +173,7 @@ class ModelServer:
         body = await json_object(request)
         self.model(body.get("model"))
         call = self._call(request)
-        if not body.pop("stream", None):
+        if not takes_stream(body):
             return json_answer(await unless_hung_up(request.receive, self.messages(body, call)))
         return await event_stream(request.receive, messages_parts(self.messages_stream(body, call)))
 

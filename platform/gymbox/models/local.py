@@ -7,15 +7,12 @@ import importlib.metadata
 import json
 import os
 import secrets
-import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, cast
 
 from gymbox_sandbox.responses import (
-    FunctionCall,
-    FunctionCallOutput,
     Item,
     Message,
     Response,
@@ -30,17 +27,27 @@ from gymbox.models.chat import ChatModel
 from gymbox.models.chat_answers import response_from_chat
 from gymbox.models.chat_requests import chat_from_params
 from gymbox.models.events import Event, replayed
+from gymbox.models.local_tools import (
+    ANSWER,
+    CallResult,
+    add_note,
+    held_to_choice,
+    is_repeated,
+    offered_tools,
+    results_in_a_row,
+    told_as_notes,
+    with_call,
+)
 from gymbox.models.messages_requests import params_from_messages
 from gymbox.models.structured import check_structured
 from gymbox.models.token_counts import count_of_chat
-from gymbox.models.token_ids import sampled_ids, token_ids_of, with_prefix_mark
+from gymbox.models.token_ids import sampled_ids, with_prefix_mark
 
 INSTALL = "model=local needs more than is installed: pip install 'gymbox[local]'"
-ANSWER = "final_answer"
-"""Stands among the tools for: no more calls."""
 LOOPS = {"dry_multiplier": 0.8, "dry_allowed_length": 3, "dry_penalty_last_n": 128}
 """llama.cpp's settings against repeated runs of tokens. A penalty on single tokens would also stop loops, but makes
 the model change the very figures that it should repeat (53 became 50)."""
+_CUT: dict[str, Any] = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": []}
 
 
 class LocalModel(Model):
@@ -170,7 +177,7 @@ class LocalModel(Model):
 
     async def _decided(self, params: ResponsesParams, call: Call) -> Response | tuple[dict[str, Any], Usage]:
         """The call that it chose; or the request for its answer, and what choosing that took."""
-        asked, results = self._asked(params), _results_in_a_row(params)
+        asked, results = self._asked(params), results_in_a_row(params)
         choice, must_call = self._choice(asked, params, results)
         if choice is None:
             return asked, Usage()
@@ -180,23 +187,23 @@ class LocalModel(Model):
         if chosen.status == "incomplete":
             return chosen
         decision = json.loads(text)
-        if decision["tool"] != ANSWER and (must_call or not _repeats(decision, results)):
-            return _with_call(chosen, decision["tool"], json.dumps(decision["arguments"]))
+        if decision["tool"] != ANSWER and (must_call or not is_repeated(decision, results)):
+            return with_call(chosen, decision["tool"], json.dumps(decision["arguments"]))
         spent = chosen.usage or Usage()
         if spent.output_tokens >= limit:
             return chosen.model_copy(update=_CUT)
         return asked | {"max_tokens": limit - spent.output_tokens}, spent
 
     def _choice(
-        self, asked: dict[str, Any], params: ResponsesParams, results: list[tuple[str, str, str]]
+        self, asked: dict[str, Any], params: ResponsesParams, results: list[CallResult]
     ) -> tuple[dict[str, Any] | None, bool]:
         """The request for its choice of tool, where it has one, and whether it must call one."""
-        tools = _offered(params)
+        tools = offered_tools(params)
         going_round = len(results) > 1 and results[-1] in results[:-1]
         if not tools or going_round or len(results) >= self.max_tool_turns:
             return None, False
         must_call = params.tool_choice == "required" or isinstance(params.tool_choice, dict) or not results
-        return _with_choice(asked, tools, may_answer=not must_call), must_call
+        return held_to_choice(asked, tools, may_answer=not must_call), must_call
 
     async def count_tokens(self, body: dict[str, Any], call: Call) -> int:
         """The tokens of a Messages request as it is told to this model; of two requests, the first's."""
@@ -205,7 +212,7 @@ class LocalModel(Model):
         assert self._endpoint is not None
         params = params_from_messages(body)
         asked = self._asked(params)
-        choice, _ = self._choice(asked, params, _results_in_a_row(params))
+        choice, _ = self._choice(asked, params, results_in_a_row(params))
         return await count_of_chat(self._endpoint, choice or self._to_answer(asked, params), call)
 
     def _asked(self, params: ResponsesParams) -> dict[str, Any]:
@@ -215,12 +222,12 @@ class LocalModel(Model):
         limit = min(params.max_output_tokens or self.max_output_tokens, self.max_output_tokens)
         # what is cached is added up in another order, which can tip the likeliest token
         cached = body["temperature"] > 0
-        told = _told(body["messages"])
+        told = told_as_notes(body["messages"])
         return body | LOOPS | {"messages": told, "max_tokens": limit, "model": self.name, "cache_prompt": cached}
 
     def _to_answer(self, body: dict[str, Any], params: ResponsesParams) -> dict[str, Any]:
-        if _results_in_a_row(params):
-            _note(body["messages"], "\nNow answer from these results.")
+        if results_in_a_row(params):
+            add_note(body["messages"], "\nNow answer from these results.")
         return body
 
     async def _ask(
@@ -291,131 +298,3 @@ def _without_log_probs(item: Item) -> Item:
 
 def _drop(held: list[Any]) -> None:
     held.clear()
-
-
-def _offered(params: ResponsesParams) -> list[dict[str, Any]]:
-    """The tools that this turn may call."""
-    choice = params.tool_choice
-    if choice == "none":
-        return []
-    for tool in params.tools:
-        if tool.get("type") != "function":
-            raise Invalid(f"tools: the local model knows only function tools, not {tool.get('type')!r}")
-    if isinstance(choice, dict):
-        return [tool for tool in params.tools if tool.get("name") == choice.get("name")]
-    return params.tools
-
-
-def _results_in_a_row(params: ResponsesParams) -> list[tuple[str, str, str]]:
-    """Calls with their results since another party spoke last: name, arguments, result."""
-    found: list[tuple[str, str, str]] = []
-    calls: dict[str, FunctionCall] = {}
-    for item in params.items:
-        if isinstance(item, FunctionCall):
-            calls[item.call_id] = item
-        elif isinstance(item, FunctionCallOutput) and item.call_id in calls:
-            call = calls[item.call_id]
-            found.append((call.name, call.arguments, json.dumps(item.output)))
-        elif isinstance(item, Message) and item.role != "assistant":
-            found.clear()
-    return found
-
-
-def _repeats(decision: dict[str, Any], results: list[tuple[str, str, str]]) -> bool:
-    """It is the last call once more."""
-    if not results:
-        return False
-    name, arguments, _ = results[-1]
-    return bool(decision["tool"] == name and json.dumps(decision["arguments"]) == arguments)
-
-
-def _told(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The conversation with calls and their results written out below the user's message that they serve.
-
-    A small model that sees its own calls as its last words repeats them; it does better with notes.
-    """
-    told: list[dict[str, Any]] = []
-    calls: dict[str, str] = {}
-    noting = False
-    for message in messages:
-        if message["role"] == "tool":
-            _note(told, f"{calls[message['tool_call_id']]} -> {message['content']}")
-        elif message.get("tool_calls"):
-            functions = {call["id"]: call["function"] for call in message["tool_calls"]}
-            calls |= {id: f"{function['name']} {function['arguments']}" for id, function in functions.items()}
-            for line in ([] if noting else ["\nResults:"]) + [message["content"]]:
-                if line:
-                    _note(told, line)
-        else:
-            told.append(message)
-        noting = message["role"] == "tool" or "tool_calls" in message
-    return told
-
-
-def _note(told: list[dict[str, Any]], line: str) -> None:
-    if not told or told[-1]["role"] != "user":
-        told.append({"role": "user", "content": ""})
-    content = told[-1]["content"]
-    noted = f"{content}\n{line}" if isinstance(content, str) else [*content, {"type": "text", "text": line}]
-    told[-1] = {**told[-1], "content": noted}
-
-
-def _with_choice(body: dict[str, Any], tools: list[dict[str, Any]], *, may_answer: bool) -> dict[str, Any]:
-    """The request for one call (or the choice of `ANSWER`), held to it by a grammar."""
-    lines = [f"{_signature(tool)}  {tool.get('description') or ''}".strip() for tool in tools]
-    if may_answer:
-        lines.append(f"{ANSWER}()  No more calls are needed: answer the user.")
-    guide = "\n".join(
-        ['Use the tools to do what the user asks. Reply with JSON only: {"tool": …, "arguments": …}', "Tools:", *lines]
-    )
-    choices: list[dict[str, Any]] = []
-    definitions: dict[str, Any] = {}
-    for index, tool in enumerate(tools):
-        schema = _hoisted(tool.get("parameters") or {"type": "object", "properties": {}}, f"t{index}_", definitions)
-        choices.append(_object(tool=tool["name"], arguments=schema))
-    if may_answer:
-        choices.append(_object(tool=ANSWER))
-    held = {"name": "call", "schema": {"anyOf": choices, "$defs": definitions}}
-    return body | {
-        "messages": [{"role": "system", "content": guide}, *body["messages"]],
-        "response_format": {"type": "json_schema", "json_schema": held},
-    }
-
-
-def _signature(tool: dict[str, Any]) -> str:
-    properties = (tool.get("parameters") or {}).get("properties", {})
-    names = [f"{name}: {schema['type']}" if "type" in schema else name for name, schema in properties.items()]
-    return f"{tool['name']}({', '.join(names)})"
-
-
-def _object(*, tool: str, **properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {"tool": {"const": tool}, **properties},
-        "required": ["tool", *properties],
-        "additionalProperties": False,
-    }
-
-
-def _hoisted(schema: Any, prefix: str, definitions: dict[str, Any]) -> Any:
-    """`schema` for use inside another: its `$defs` go into `definitions`, where its references then point."""
-    if isinstance(schema, list):
-        return [_hoisted(part, prefix, definitions) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    for name, part in schema.get("$defs", {}).items():
-        definitions[f"{prefix}{name}"] = _hoisted(part, prefix, definitions)
-    rest = {name: _hoisted(part, prefix, definitions) for name, part in schema.items() if name != "$defs"}
-    if isinstance(rest.get("$ref"), str):
-        rest["$ref"] = rest["$ref"].replace("#/$defs/", f"#/$defs/{prefix}")
-    return rest
-
-
-_CUT: dict[str, Any] = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": []}
-
-
-def _with_call(response: Response, name: str, arguments: str) -> Response:
-    made = uuid.uuid4().hex
-    call = FunctionCall(id=f"fc_{made}", call_id=f"call_{made}", name=name, arguments=arguments, status="completed")
-    call = call.model_copy(update=token_ids_of(response.output[-1]))
-    return response.model_copy(update={"output": [call]})

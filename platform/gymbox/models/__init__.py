@@ -1,4 +1,11 @@
-"""Models: Responses params in, a Response out. Each file knows one back end's dialect."""
+"""Models: Responses params in, a Response out; the same model answers in two more dialects, Chat and Messages.
+
+a back end each    openai, chat, anthropic, azure, litellm, local, scripted; what those over HTTP share: endpoint,
+                   with replicas, limits and exchange below it
+conversion         chat_* and messages_*, whole and in pieces, around the events of the Responses API: events
+over HTTP          server and face; rollout_endpoints for agents with a client of their own
+on record          recorded and capture write cassettes; replay answers from them; trajectories puts them together
+"""
 
 from __future__ import annotations
 
@@ -16,6 +23,7 @@ from gymbox.http import HttpClient
 from gymbox.models.prices import Price
 
 if TYPE_CHECKING:
+    from gymbox.models.replicas import Try
     from gymbox.models.rollout_endpoints import RolloutEndpoint, RolloutEndpoints
 
 
@@ -30,8 +38,8 @@ class Call:
     """How many calls this rollout made before."""
     gold: list[list[dict[str, Any]]] | None = None
     """The row's gold replies, a list of output items a turn; only the scripted model looks at them."""
-    tries: list[Any] | None = None
-    """Where to note each try at the back end (`replicas.Try`), for a caller who asks."""
+    tries: list[Try] | None = None
+    """Where to note each try at the back end, for a caller who asks."""
 
 
 class Model(BaseModel, ABC):

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gymbox.models.rollout_paths import RolloutPaths
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+RequestHandler = Callable[[Request], Awaitable[Response]]
 
 
 class DirectRoutes:
@@ -23,7 +23,7 @@ class DirectRoutes:
     whoever serves the app.
     """
 
-    def __init__(self, app: ASGIApp, owner: FastAPI, routes: dict[str, Endpoint]) -> None:
+    def __init__(self, app: ASGIApp, owner: FastAPI, routes: dict[str, RequestHandler]) -> None:
         self.app = app
         self.owner = owner
         self.routes = routes
@@ -45,7 +45,7 @@ class DirectRoutes:
         await response(scope, receive, send)
 
 
-def add_direct_routes(app: FastAPI, routes: dict[str, Endpoint]) -> None:
+def add_direct_routes(app: FastAPI, routes: dict[str, RequestHandler]) -> None:
     """Have `app` answer a POST to each of these paths, also below the address of a rollout; an endpoint reads its
     request by itself."""
     for path, endpoint in routes.items():

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from gymbox.errors import NotFound, nearest
 from gymbox.http import HttpClient
 from gymbox.models import Call, Model
-from gymbox.models.direct_routes import Endpoint, add_direct_routes
+from gymbox.models.direct_routes import RequestHandler, add_direct_routes
 from gymbox.models.events import Event, one_terminal
 from gymbox.models.face import (
     app_with,
@@ -115,7 +115,7 @@ class ModelServer:
         app.add_api_route("/v1/models/{name:path}", self._model, methods=["GET"])
         app.add_api_route("/v1/responses/{response_id}", self._stored, methods=["GET"])
         app.add_api_route("/v1/responses/{response_id}", self._forget, methods=["DELETE"])
-        routes: dict[str, Endpoint] = {
+        routes: dict[str, RequestHandler] = {
             "/v1/responses": self._responses,
             "/v1/chat/completions": self._chat,
             "/v1/messages": self._messages,

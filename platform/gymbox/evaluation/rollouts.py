@@ -166,9 +166,15 @@ def row_of(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def task_key(line: dict[str, Any]) -> str:
-    """The task's id, or else a digest of its row without what a run may set: sampling parameters, seeds."""
-    if own := line.get("task_id") or (line.get("id") if line.get("id") != "" else None):
-        return str(own)
+    """The task's id, or else a digest of its row without what a run may set: sampling parameters, seeds.
+
+    A line of NeMo Gym's without an id has the number of its row: the fields beside it are in part the verifier's.
+    """
+    for own in (line.get("task_id"), line.get("id")):
+        if own is not None and own != "":
+            return str(own)
+    if "rollout_id" not in line and line.get("_ng_task_index") is not None:
+        return f"row-{line['_ng_task_index']}"
     row = row_of(line)
     params = row.pop("responses_create_params", None) or {}
     kept = {name: params[name] for name in ("input", "instructions") if params.get(name) is not None}

@@ -1,0 +1,138 @@
+"""Compare: runs of the same tasks side by side, and what cannot be compared refused by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gymbox.cli import main
+from gymbox.errors import ConfigError
+from gymbox.evaluation import formulas
+from gymbox.evaluation.compare import comparison
+from gymbox.evaluation.rollouts import RunReader
+
+from tests.unit.evaluation.conftest import line
+
+Run = Callable[..., Path]
+
+
+def lines(rewards: list[float | None], repeat: int = 0, **more: Any) -> list[dict[str, Any]]:
+    return [line(f"t{number:02}", repeat, reward, **more) for number, reward in enumerate(rewards)]
+
+
+def test_one_try_each_is_compared_by_mcnemar(run: Run) -> None:
+    first = run(*lines([1.0] * 12 + [0.0, 0.0]), name="first")
+    second = run(*lines([1.0] * 2 + [0.0] * 10 + [1.0, 0.0]), name="second")
+    [found] = comparison([RunReader(first), RunReader(second)]).differences
+    assert (found.paired, found.test, found.p) == (14, "mcnemar", pytest.approx(formulas.mcnemar(10, 1)))
+    assert (found.difference, found.verdict) == (pytest.approx(-9 / 14), "worse")
+    assert len(found.worse) == 10
+    assert [(task.task, task.first, task.second) for task in found.better] == [("t12", 0.0, 1.0)]
+    assert found.interval is not None and found.interval[0] < found.difference < found.interval[1] < 0
+
+
+def test_repeats_are_compared_task_by_task(run: Run) -> None:
+    first = run(*lines([0.0] * 8), *lines([0.0] * 8, 1), name="first")
+    second = run(*lines([1.0] * 8), *lines([0.0] * 8, 1), name="second")
+    [found] = comparison([RunReader(first), RunReader(second)]).differences
+    assert (found.test, found.p) == ("sign_flip", pytest.approx(2 / 2**8))
+    assert (found.verdict, found.difference, found.standard_error) == ("better", 0.5, 0.0)
+
+
+def test_many_comparisons_are_adjusted_together(run: Run) -> None:
+    first = run(*lines([1.0] * 6 + [0.0]), *lines([1.0] * 6 + [0.0], environment="weather"), name="first")
+    other = run(*lines([0.0] * 7), *lines([1.0] * 6 + [0.0], environment="weather"), name="other")
+    found = comparison([RunReader(first), RunReader(other), RunReader(first)]).differences
+    assert [each.environment for each in found] == ["counter", "weather"] * 2
+    assert found[0].p == pytest.approx(2 / 2**6)
+    assert found[0].p_holm == pytest.approx(4 * 2 / 2**6)
+    assert found[0].verdict == "no_difference_shown"  # though alone it would be
+
+
+def test_pairs_without_a_reward_are_left_out_or_failures(run: Run) -> None:
+    first = run(*lines([1.0, 1.0, None]), name="first")
+    second = run(*lines([1.0, None, None]), name="second")
+    [found] = comparison([RunReader(first), RunReader(second)]).differences
+    assert (found.paired, found.left_out, found.difference, found.interval) == (1, 2, 0.0, None)
+    [found] = comparison([RunReader(first), RunReader(second)], missing="as_failure").differences
+    assert (found.paired, found.left_out, found.difference) == (3, 0, pytest.approx(-1 / 3))
+
+
+def test_nothing_to_pair_is_unknown(run: Run) -> None:
+    first, second = run(*lines([1.0]), name="first"), run(*lines([None]), name="second")
+    [found] = comparison([RunReader(first), RunReader(second)]).differences
+    assert (found.paired, found.p, found.p_holm, found.difference, found.verdict) == (0, None, None, None, "unknown")
+
+
+def test_cost_and_time_stand_beside(run: Run) -> None:
+    first = run(*lines([1.0, 1.0], calls={"cost": 0.5, "output_tokens": 10}), name="first")
+    second = run(*lines([1.0, None], timings={"total": 1.0}), name="second")
+    one, two = comparison([RunReader(first), RunReader(second)]).runs
+    assert (one.run, one.cost.total, one.seconds.mean, one.output_tokens.total) == ("first", 1.0, 2.0, 20)
+    assert (two.cost.mean, two.seconds.mean, two.missing, two.errors) == (None, 1.0, 1, {"agent_failed": 1})
+
+
+@pytest.mark.parametrize(
+    ("other", "fault"),
+    [
+        ({"dataset": "d2"}, "different datasets of counter"),
+        ({"more": [line("t09", reward=1.0)]}, "has of counter: t09"),
+        ({"more": [line("x", reward=1.0, environment="weather")]}, "has environment weather"),
+    ],
+)
+def test_runs_of_different_tasks_are_refused_unless_common(run: Run, other: dict[str, Any], fault: str) -> None:
+    first = run(*lines([1.0, 0.0]), name="first")
+    second = run(*lines([1.0, 1.0]), *other.pop("more", []), name="second", **other)
+    readers = [RunReader(first), RunReader(second)]
+    with pytest.raises(ConfigError, match=fault):
+        comparison(readers)
+    [found] = comparison(readers, common=True).differences
+    assert (found.paired, found.difference) == (2, 0.5)
+
+
+def test_runs_with_nothing_in_common_are_refused(run: Run) -> None:
+    first = RunReader(run(*lines([1.0]), name="first"))
+    with pytest.raises(ConfigError, match="two runs or more"):
+        comparison([first])
+    weather = RunReader(run(*lines([1.0], environment="weather"), name="weather"))
+    with pytest.raises(ConfigError, match="no environment in common: counter and weather"):
+        comparison([first, weather], common=True)
+    others = RunReader(run(line("x", reward=1.0), name="others"))
+    with pytest.raises(ConfigError, match="no task of counter in common"):
+        comparison([first, others], common=True)
+
+
+def test_runs_of_the_same_name_are_told_apart(run: Run, tmp_path: Path) -> None:
+    first, second = run(*lines([1.0]), name="x/run"), run(*lines([1.0]), name="y/run")
+    assert [each.run for each in comparison([RunReader(first), RunReader(second)]).runs] == [str(first), str(second)]
+
+
+def ended(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(["eval", *map(str, arguments)])
+    return int(caught.value.code or 0)
+
+
+def test_the_command_fails_where_a_run_is_worse(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    first = run(*lines([1.0] * 12), name="first")
+    second = run(*lines([0.0] * 12), name="second")
+    assert ended("compare", first, second) == 0
+    assert ended("compare", second, first, "--fail-if-worse") == 0
+    capsys.readouterr()
+    assert ended("compare", first, second, "--fail-if-worse") == 1
+    said = capsys.readouterr().out
+    assert "counter: second: worse" in said
+    assert "worse   and 2 more" in said
+    assert ended("compare", first, second, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["differences"][0]["verdict"] == "worse"
+    assert ended("compare", first) == 2
+    assert ended("compare", first, "nowhere") == 2
+
+
+def test_the_command_tells_what_is_left_out(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = run(*lines([1.0, None]), name="first"), run(*lines([0.0, 1.0, 0.0]), name="second")
+    assert ended("compare", first, second, "--common") == 0
+    assert "1 without a reward, 1 only in one" in capsys.readouterr().out

@@ -186,7 +186,10 @@ def reverify(
 
     Exit code 0: done. 1: some could not be scored. 2: nothing was started.
     """
+    from gymbox.evaluation.metrics_file import complete_metrics
+
     changes = asyncio.run(_reverify(run, overrides or [], output, only, resume, force, folder))
+    complete_metrics(changes.output)
     if as_json:
         print_json(changes.model_dump(mode="json"))
     else:

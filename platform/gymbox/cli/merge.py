@@ -22,7 +22,9 @@ def merge(
     gymbox run environment=counter runner.shard=2/2 runner.output=runs/two …
     gymbox merge runs/one runs/two -o runs/whole
     """
+    from gymbox.evaluation.metrics_file import complete_metrics
     from gymbox.merge import merged
 
     manifest = merged(folders, output, partial=partial)
+    complete_metrics(output)
     typer.echo(f"{output}: {manifest.done} of {manifest.planned} rollouts, {manifest.scored} with a reward")

@@ -27,6 +27,7 @@ from gymbox.controller.settings import ControllerSettings
 from gymbox.embedded import EmbeddedController
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, Problem, nearest
+from gymbox.evaluation.metrics_file import complete_metrics
 from gymbox.http import HttpClient
 from gymbox.judge import Judge, judge_of
 from gymbox.models.capture import Capture
@@ -73,6 +74,7 @@ def run_(
     except WriteFailed as error:
         typer.echo(f"gymbox: {error}", err=True)
         raise typer.Exit(1) from None
+    complete_metrics(summary.folder)
     if as_json:
         typer.echo(summary.model_dump_json(indent=2))
     else:

@@ -1,0 +1,205 @@
+"""Reverify: stored responses scored anew, what cannot be is refused or marked, and the old run stays as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from gymbox.environment import Environment
+from gymbox.errors import ConfigError, Invalid, StartFailed
+from gymbox.evaluation.reverify import output_of, reverified
+from gymbox.evaluation.rollouts import RunReader
+from gymbox_sandbox.lifecycle import Ended
+from gymbox_sandbox.responses import Response
+from gymbox_sandbox.tasks import Verdict
+
+from tests.unit.evaluation.conftest import line
+
+Run = Callable[..., Path]
+ANSWER = {"id": "r", "object": "response", "output": [{"type": "message", "role": "assistant", "content": "4"}]}
+
+
+class Verifying:
+    """A sandbox that compares the answer with the row's `expected`; it must have been reset without it."""
+
+    def __init__(self, id: str, broken: set[str]) -> None:
+        self.id = id
+        self.tools: Any = None
+        self.broken = broken
+        self.task: dict[str, Any] = {}
+
+    async def reset(self, task: dict[str, Any]) -> None:
+        assert "expected" not in task
+        self.task = task
+
+    async def verify(self, task: dict[str, Any], response: Response) -> Verdict:
+        assert self.task["id"] == task["id"]
+        if task["id"] in self.broken:
+            raise Invalid("verify raised", rollout_kind="verify_failed")
+        right = response.output_text == task["expected"]
+        return Verdict(reward=float(right), metrics={"length": len(response.output_text)})
+
+
+class Sandboxes:
+    def __init__(self, broken: set[str] | None = None, rooms: int | None = None) -> None:
+        self.broken = broken or set()
+        self.made: list[str] = []
+        self.gate: asyncio.Event | None = None
+        self.reached = asyncio.Event()
+        self.starts = True
+
+    @asynccontextmanager
+    async def sandbox(self, environment: Environment, *, id: str | None = None) -> AsyncIterator[Verifying]:
+        assert id is not None
+        self.made.append(id)
+        if not self.starts:
+            raise StartFailed(Ended(cause="exited", detail="no"))
+        if self.gate is not None and len(self.made) > 1:
+            self.reached.set()
+            await self.gate.wait()
+        yield Verifying(id, self.broken)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Environment:
+    folder = tmp_path / "environments" / "counter"
+    folder.mkdir(parents=True)
+    told = {"description": "x", "reverify": "stateless", "hidden_fields": ["expected"]}
+    (folder / "environment.yaml").write_text(yaml.safe_dump(told))
+    return Environment.load(folder)
+
+
+@pytest.fixture
+def stored(run: Run) -> Path:
+    """a: right; b: scored 1 and wrong; c: its judge failed; d: no response."""
+    failed = {"stage": "verify", "kind": "judge_failed", "detail": "x", "retryable": True, "logs": ""}
+    rows = {"a": ("4", 1.0, None), "b": ("5", 1.0, None), "c": ("4", None, failed)}
+    lines = [
+        line(task, 0, reward, id=task, expected=expected, response=ANSWER, error=error)
+        for task, (expected, reward, error) in rows.items()
+    ]
+    return run(*lines, line("d", id="d", expected="4"))
+
+
+def lines_of(folder: Path) -> dict[str, dict[str, Any]]:
+    return {found["task_id"]: found for found in map(json.loads, (folder / "rollouts.jsonl").read_text().splitlines())}
+
+
+async def test_rewards_are_made_anew_and_the_old_run_stays(
+    stored: Path, environment: Environment, tmp_path: Path
+) -> None:
+    before = (stored / "rollouts.jsonl").read_bytes()
+    heard: list[Any] = []
+    changes = await reverified(
+        RunReader(stored),
+        {"counter": environment},
+        Sandboxes(),
+        tmp_path / "again",
+        told=lambda rollout, outcome: heard.append((rollout.task, outcome)),
+    )
+    found = lines_of(tmp_path / "again")
+    assert {task: each["reward"] for task, each in found.items()} == {"a": 1.0, "b": 0.0, "c": 1.0, "d": None}
+    assert sorted(changes.changed) == ["counter-b-0", "counter-c-0"]
+    assert (changes.planned, changes.done, changes.verified, changes.copied, changes.failed) == (4, 4, 3, 1, 0)
+    assert found["b"]["reverified"]["before"]["reward"] == 1.0
+    assert found["b"]["metrics"] == {"length": 1}
+    assert found["c"]["error"] is None
+    assert found["c"]["reverified"]["before"]["error"]["kind"] == "judge_failed"
+    assert "reverified" not in found["d"]
+    assert (stored / "rollouts.jsonl").read_bytes() == before
+    assert sorted(heard) == [("a", 1.0), ("b", 0.0), ("c", 1.0)]
+    assert RunReader(tmp_path / "again").dataset_of("counter") == "d1"  # so it can be compared with the old one
+
+
+async def test_only_those_of_a_kind_of_error_are_scored(
+    stored: Path, environment: Environment, tmp_path: Path
+) -> None:
+    sandboxes = Sandboxes()
+    changes = await reverified(
+        RunReader(stored), {"counter": environment}, sandboxes, tmp_path / "again", only="judge_failed"
+    )
+    assert (changes.verified, changes.copied, changes.changed) == (1, 3, ["counter-c-0"])
+    assert len(sandboxes.made) == 1
+
+
+async def test_what_fails_has_an_error_and_no_reward(stored: Path, environment: Environment, tmp_path: Path) -> None:
+    changes = await reverified(RunReader(stored), {"counter": environment}, Sandboxes({"a"}), tmp_path / "again")
+    found = lines_of(tmp_path / "again")["a"]
+    assert (found["reward"], found["error"]["kind"], found["error"]["stage"]) == (None, "verify_failed", "verify")
+    assert changes.failed == 1
+    sandboxes = Sandboxes()
+    sandboxes.starts = False
+    changes = await reverified(RunReader(stored), {"counter": environment}, sandboxes, tmp_path / "third")
+    assert changes.failed == 3
+    assert lines_of(tmp_path / "third")["a"]["error"]["stage"] == "provision"
+
+
+async def test_what_was_stopped_goes_on_where_it_was(stored: Path, environment: Environment, tmp_path: Path) -> None:
+    output, sandboxes = tmp_path / "again", Sandboxes()
+    sandboxes.gate = asyncio.Event()
+    work = asyncio.create_task(
+        reverified(RunReader(stored), {"counter": environment}, sandboxes, output, concurrency=1)
+    )
+    async with asyncio.timeout(30):
+        await sandboxes.reached.wait()
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert list(lines_of(output)) == ["a"]
+    assert json.loads((output / "manifest.json").read_text())["status"] == "interrupted"
+    with pytest.raises(ConfigError, match="holds a run already"):
+        await reverified(RunReader(stored), {"counter": environment}, Sandboxes(), output)
+    with pytest.raises(ConfigError, match=r"reverified.only: was None, is 'oom_killed'"):
+        await reverified(
+            RunReader(stored), {"counter": environment}, Sandboxes(), output, resume=True, only="oom_killed"
+        )
+    changes = await reverified(RunReader(stored), {"counter": environment}, Sandboxes(), output, resume=True)
+    assert (changes.done, changes.verified, changes.copied) == (4, 2, 1)
+    assert list(lines_of(output)) == ["a", "b", "c", "d"]
+
+
+async def test_a_run_without_a_manifest_is_refused(stored: Path, environment: Environment, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no manifest"):
+        await reverified(
+            RunReader(stored / "rollouts.jsonl"), {"counter": environment}, Sandboxes(), tmp_path / "again"
+        )
+
+
+async def test_a_run_that_changes_under_way_ends_it(stored: Path, environment: Environment, tmp_path: Path) -> None:
+    class Damaging(Sandboxes):
+        @asynccontextmanager
+        async def sandbox(self, environment: Environment, *, id: str | None = None) -> AsyncIterator[Verifying]:
+            raise AssertionError("it is copied")
+            yield  # pragma: no cover
+
+    reader = RunReader(stored)
+
+    class Torn(RunReader):
+        reads = 0
+
+        def __iter__(self) -> Any:
+            self.reads += 1
+            if self.reads > 1:
+                raise ConfigError("damaged meanwhile")
+            return super().__iter__()
+
+    with pytest.raises(ConfigError, match="damaged meanwhile"):
+        await reverified(Torn(reader.path), {"counter": environment}, Damaging(), tmp_path / "again")
+
+
+def test_what_looks_at_a_sandbox_is_refused_or_marked(environment: Environment, tmp_path: Path) -> None:
+    (environment.folder / "environment.yaml").write_text("description: x")
+    stateful = Environment.load(environment.folder)
+    output = tmp_path / "again"
+    assert output_of(output, [environment], force=False) == (output, False)
+    assert output_of(output, [environment], force=True) == (output, False)
+    with pytest.raises(ConfigError, match="counter may look at what the agent left"):
+        output_of(output, [environment, stateful], force=False)
+    assert output_of(output, [stateful], force=True) == (tmp_path / "unsafe_again", True)
+    assert output_of(tmp_path / "unsafe_x", [stateful], force=True) == (tmp_path / "unsafe_x", True)

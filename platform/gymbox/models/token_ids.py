@@ -18,7 +18,6 @@ from typing import Any
 from gymbox_sandbox.responses import FunctionCall, Item, Message, Reasoning, Response
 
 from gymbox.errors import Invalid
-from gymbox.models.whole_streams import answer_of_chunks
 
 TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
 """All three, or none."""
@@ -110,19 +109,6 @@ def _agreed(what: str, sources: list[Any]) -> list[int] | None:
     return given[0] if given else None
 
 
-def streamed_ids(chunks: Iterable[dict[str, Any]], usage: dict[str, Any] | None, *, wanted: bool) -> dict[str, Any]:
-    """All three fields of a streamed Chat answer, or none; see `sampled_ids`.
-
-    Args:
-        chunks: all of the stream, in order.
-    """
-    answer = answer_of_chunks(chunks)
-    if answer is None:
-        return {}
-    choice = answer["choices"][0]
-    return sampled_ids(answer, choice, choice["message"], usage, wanted=wanted)
-
-
 def echo_token_ids(messages: list[dict[str, Any]], items: Sequence[Item]) -> list[dict[str, Any]]:
     """Chat messages of which the last that was sampled brings its ids back, so that a server which takes them (NeMo
     RL's, say) can go on from exactly these tokens; other servers ignore the fields.
@@ -154,12 +140,9 @@ def _turns(items: Sequence[Item]) -> list[dict[str, Any]]:
     return turns
 
 
-def prefix_is_kept(items: Sequence[Item], prompt_token_ids: list[int]) -> bool:
-    """Whether a prompt begins with all that was sampled before, token by token, as training on several turns needs."""
-    return _prefix_fault(items, prompt_token_ids) is None
-
-
-def _prefix_fault(items: Sequence[Item], prompt: list[int]) -> str | None:
+def prefix_fault(items: Sequence[Item], prompt: list[int]) -> str | None:
+    """Where a prompt does not begin with all that was sampled before, token by token, as training on several turns
+    needs; None where it does."""
     for item in reversed(items):
         earlier = token_ids_of(item)
         if earlier:
@@ -180,7 +163,7 @@ def with_prefix_mark(items: Sequence[Item], response: Response) -> Response:
         items: the history that was asked with.
     """
     found = token_ids_of(response.output[-1]) if response.output else {}
-    fault = _prefix_fault(items, found["prompt_token_ids"]) if found else None
+    fault = prefix_fault(items, found["prompt_token_ids"]) if found else None
     if fault is None:
         return response
     marked = response.output[-1].model_copy(update={"mask_sample": True, "mask_reason": fault})

@@ -15,7 +15,7 @@ from gymbox.http import HttpClient
 from gymbox.models import BoundModel, Call
 from gymbox.models.local import LocalModel, bundled_model
 from gymbox.models.structured import fault_in
-from gymbox.models.token_ids import prefix_is_kept, token_ids_of
+from gymbox.models.token_ids import prefix_fault, token_ids_of
 from gymbox_sandbox.responses import Response, ResponsesParams
 from gymbox_sandbox.tasks import Task
 from gymbox_sandbox.wire import ToolResult
@@ -225,7 +225,7 @@ async def test_sampled_ids_are_those_of_the_engine_and_complete(available: None,
         assert len(token_ids_of(called.output[-1])["generation_token_ids"]) == called.usage.output_tokens
         more = asked.model_copy(update={"input": [*asked.items, *first.output, *asked.items]})
         second = (await model.responses(more, Call(http))).output[-1]
-        kept = prefix_is_kept(more.items, token_ids_of(second)["prompt_token_ids"])
+        kept = prefix_fault(more.items, token_ids_of(second)["prompt_token_ids"]) is None
         assert bool((second.model_extra or {}).get("mask_sample")) is not kept
     finally:
         await model.close()

@@ -8,7 +8,7 @@ from gymbox.errors import Invalid
 from gymbox.models.chat_answers import chat_from_response, response_from_chat, without_thoughts
 from gymbox.models.chat_messages import object_arguments
 from gymbox.models.chat_requests import chat_from_params, params_from_chat
-from gymbox.models.token_ids import prefix_is_kept
+from gymbox.models.token_ids import prefix_fault
 from gymbox_sandbox.responses import Reasoning, Response, ResponsesParams
 from hypothesis import given
 from hypothesis import strategies as st
@@ -533,9 +533,9 @@ def test_partial_token_ids_that_nobody_asked_for_are_none() -> None:
 
 def test_a_prompt_that_does_not_begin_with_what_was_sampled_is_noticed_38() -> None:
     history = response_from_chat(with_tokens(), token_ids=True).output
-    assert prefix_is_kept(history, [1, 2, 3, 4, 5])
-    assert not prefix_is_kept(history, [1, 2, 34, 5])
-    assert prefix_is_kept([], [1])
+    assert prefix_fault(history, [1, 2, 3, 4, 5]) is None
+    assert prefix_fault(history, [1, 2, 34, 5])
+    assert prefix_fault([], [1]) is None
 
 
 # --- round trips

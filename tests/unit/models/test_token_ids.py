@@ -7,11 +7,11 @@ from gymbox.errors import Invalid
 from gymbox.models.token_ids import (
     echo_token_ids,
     mask_reason,
-    prefix_is_kept,
+    prefix_fault,
     sampled_ids,
-    streamed_ids,
     with_prefix_mark,
 )
+from gymbox.models.whole_streams import answer_of_chunks
 from gymbox_sandbox.responses import Response, ResponsesParams
 
 ALL = {"prompt_token_ids": [1, 2], "generation_token_ids": [3, 4], "generation_log_probs": [-0.1, -0.2]}
@@ -95,8 +95,10 @@ def test_a_stream_gives_what_the_whole_answer_does_though_its_text_is_hidden_36(
         {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls", "token_ids": []}]},
         {"choices": [], "usage": {"prompt_tokens": 2, "completion_tokens": 2}},
     ]
-    assert streamed_ids(chunks, USAGE, wanted=True) == ALL
-    assert streamed_ids([], USAGE, wanted=True) == {}
+    answer = answer_of_chunks(chunks)
+    assert answer is not None
+    choice = answer["choices"][0]
+    assert sampled_ids(answer, choice, choice["message"], USAGE, wanted=True) == ALL
 
 
 def history(*more: dict[str, Any]) -> list[Any]:
@@ -112,8 +114,8 @@ def test_a_prompt_that_is_not_what_was_sampled_is_marked_with_the_reason_38() ->
     marked = with_prefix_mark(history(), broken)
     assert "differs at token 3" in (mask_reason(marked.output) or "")
     assert marked.dump()["output"][-1]["mask_sample"] is True
-    assert prefix_is_kept(history(), [1, 2, 3, 4]) and not prefix_is_kept(history(), [1, 2, 3])
-    assert prefix_is_kept([], [7])
+    assert prefix_fault(history(), [1, 2, 3, 4]) is None and "token 3" in str(prefix_fault(history(), [1, 2, 3]))
+    assert prefix_fault([], [7]) is None
 
 
 def test_an_answer_without_ids_and_one_without_items_are_left_alone() -> None:

@@ -172,6 +172,19 @@ class Usage(Wire):
     output_tokens: int = 0
     total_tokens: int = 0
 
+    @model_validator(mode="after")
+    def _counts(self) -> Self:
+        """What providers tell in detail is counted with, too."""
+        for name, details in (self.model_extra or {}).items():
+            if not name.endswith("_tokens_details") or details is None:
+                continue
+            if not isinstance(details, dict):
+                raise ValueError(f"{name} must be an object")
+            for part, count in details.items():
+                if part.endswith("_tokens") and not isinstance(count, int | float | None):
+                    raise ValueError(f"{name}.{part} must be a number")
+        return self
+
     def __add__(self, other: Usage) -> Usage:
         """Both together, the details that providers add included."""
         return Usage.model_validate(_sum(self.dump(), other.dump()))

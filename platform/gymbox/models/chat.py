@@ -18,6 +18,7 @@ from gymbox.models.endpoint import Endpoint
 from gymbox.models.events import Event, one_terminal
 from gymbox.models.messages_requests import params_from_messages
 from gymbox.models.sse import objects_in
+from gymbox.models.stream_shapes import check_chunk, checked
 from gymbox.models.structured import check_structured
 from gymbox.models.token_counts import count_of_chat
 from gymbox.models.token_ids import echo_token_ids, with_prefix_mark
@@ -124,8 +125,9 @@ class ChatModel(Endpoint):
             if stream.whole is not None:
                 yield chunk_of_answer(stream.whole)
                 return
-            async for chunk in objects_in(aiter(stream)):
-                yield chunk
+            async with aclosing(cast(Any, checked(objects_in(aiter(stream)), check_chunk))) as chunks:
+                async for chunk in chunks:
+                    yield chunk
 
     def _asked(self, params: ResponsesParams) -> tuple[dict[str, Any], Callable[[Any], Response]]:
         """The request for `params`, and how its answer is read."""

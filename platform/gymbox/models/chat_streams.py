@@ -162,7 +162,16 @@ class _Teller:
                     yield from self._say({"type": "output_text", "text": "", "annotations": []}, text, entries)
                     entries = []
         if isinstance(delta.get("refusal"), str) and delta["refusal"]:
+            yield from self._rest()
             yield from self._say({"type": "refusal", "refusal": ""}, delta["refusal"], [])
+
+    def _rest(self) -> Iterator[Event]:
+        """What was kept back for it might belong to a tag, told before what comes behind it."""
+        for thought, text in self._thoughts.rest():
+            if thought:
+                yield from self._reason(text)
+            else:
+                yield from self._say({"type": "output_text", "text": "", "annotations": []}, text, [])
 
     def _next(self, item: dict[str, Any]) -> _Item:
         begun = _Item(self._count, told.whole_item(item))
@@ -197,6 +206,7 @@ class _Teller:
         function: dict[str, Any] = given if isinstance(given, dict) else {}
         call = self._calls.get(number)
         if call is None:
+            yield from self._rest()
             identity = self._answer.identify(number, f"call_{uuid.uuid4().hex[:24]}")
             item = {"type": "function_call", "call_id": identity, "name": function.get("name") or "", "arguments": ""}
             call = self._calls[number] = self._next(item)
@@ -206,12 +216,7 @@ class _Teller:
             yield {"type": "response.function_call_arguments.delta", **call.place, "delta": arguments}
 
     def end(self, read: Callable[[dict[str, Any]], Response]) -> Iterator[Event]:
-        for thought, text in self._thoughts.rest():
-            yield from (
-                self._reason(text)
-                if thought
-                else self._say({"type": "output_text", "text": "", "annotations": []}, text, [])
-            )
+        yield from self._rest()
         response = read(self._answer.whole() or {}).dump()
         response["id"], response["created_at"] = (
             (self._begun or response)["id"],

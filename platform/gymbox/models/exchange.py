@@ -12,7 +12,7 @@ import aiohttp
 
 from gymbox.errors import ErrorKind
 from gymbox.http import HttpClient, retry_after
-from gymbox.models.strict_json import json_bytes, strict_json
+from gymbox.models.strict_json import json_bytes, strict_json, without_halves
 
 LARGEST_ANSWER = 64 * 1024 * 1024
 """Bytes, after decompression; more is no answer."""
@@ -325,18 +325,7 @@ def decoded(body: bytes) -> Any:
     Raises:
         ValueError, RecursionError: it is none.
     """
-    found = strict_json(body)
-    return _whole(found) if b"\\ud" in body.lower() else found
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, list):
-        return [_whole(part) for part in value]
-    if isinstance(value, dict):
-        return {_whole(name): _whole(part) for name, part in value.items()}
-    return value
+    return without_halves(strict_json(body), body)
 
 
 class ByteStream:

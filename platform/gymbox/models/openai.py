@@ -18,6 +18,7 @@ from gymbox.models.events import Event, Gathered, failure_in, one_terminal, repl
 from gymbox.models.exchange import error_of, kind_of_code
 from gymbox.models.messages_requests import params_from_messages
 from gymbox.models.sse import objects_in
+from gymbox.models.stream_shapes import check_event, check_parts, checked
 from gymbox.models.structured import check_structured
 from gymbox.models.token_counts import count_of_responses
 from gymbox.models.token_ids import MASK_FIELDS, TOKEN_FIELDS, with_prefix_mark
@@ -61,7 +62,7 @@ class OpenAIModel(Endpoint):
                     yield event
                 return
             gathered = Gathered(self.name)
-            async for event in objects_in(aiter(stream)):
+            async for event in checked(objects_in(aiter(stream)), check_event):
                 event.pop("sequence_number", None)
                 kind = event.get("type")
                 if kind == "error":
@@ -145,6 +146,7 @@ def read_response(answer: Any) -> Response:
         raise Invalid(f"it is no Response: {faults(error)}") from error
     if response.status not in _FINISHED:
         raise Invalid(f"its status is {response.status!r}: {(response.error or {}).get('message', 'no reason given')}")
+    check_parts(response)
     if not response.output and response.status == "completed":
         raise Invalid("it is completed and has no output")
     return response

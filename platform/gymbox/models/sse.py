@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from gymbox.errors import Invalid
-from gymbox.models.strict_json import json_bytes, strict_json
+from gymbox.models.strict_json import json_bytes, strict_json, without_halves
 
 LARGEST_EVENT = 16 * 1024 * 1024
 """Bytes of one event."""
@@ -114,7 +114,7 @@ async def objects_in(parts: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any
             if not event.data.strip():
                 continue
             try:
-                found = strict_json(event.data)
+                found = without_halves(strict_json(event.data), event.data)
             except (ValueError, RecursionError) as error:
                 raise Invalid(f"an event of the stream is no JSON: {event.data!r:.200}") from error
             if not isinstance(found, dict):

@@ -20,7 +20,7 @@ def strict_json(text: str | bytes) -> Any:
     """
     try:
         return from_json(text, allow_inf_nan=False)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:  # TypeError: a text with half a surrogate pair
         if str(error).startswith("recursion limit"):
             raise RecursionError(_TOO_DEEP) from error
         # several times slower: says what is wrong, and reads what only Python does: other encodings than UTF-8, and
@@ -29,6 +29,23 @@ def strict_json(text: str | bytes) -> Any:
         found = _DECODER.decode(decoded)
         _refuse_depth(found)
         return found
+
+
+def without_halves(value: Any, text: str | bytes) -> Any:
+    """The value that was read from `text`, `?` for each half of a surrogate pair, which could not be written to a
+    record."""
+    escaped = "\\ud" in text.lower() if isinstance(text, str) else b"\\ud" in text.lower()
+    return _whole(value) if escaped else value
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_whole(part) for part in value]
+    if isinstance(value, dict):
+        return {_whole(name): _whole(part) for name, part in value.items()}
+    return value
 
 
 def json_bytes(value: Any) -> bytes:

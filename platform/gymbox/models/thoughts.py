@@ -51,11 +51,13 @@ class Thoughts:
             yield False, kept
 
     def rest(self) -> Iterator[tuple[bool, str]]:
-        """What is left to tell at the end."""
+        """What is left to tell at the end, or before what is told elsewhere."""
         kept, self._kept = self._kept, ""
         if self._state == "thinking" and kept.strip():
             yield True, kept.rstrip()
         elif self._state in ("beginning", "text") and kept:
+            # no tag may follow it
+            self._state = "text"
             yield False, kept
 
 

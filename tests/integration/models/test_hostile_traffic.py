@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import product
 from typing import Any
 
 import pytest
 from aiohttp import web
-from gymbox.errors import Gone
+from gymbox.errors import ErrorKind, Gone
 from gymbox.guard import Guard
 from gymbox.http import HttpClient
 from gymbox.models import Call, Model
@@ -80,13 +81,10 @@ SAYS_THE_KEY = {
 
 
 @pytest.mark.parametrize("path", ASKED)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", SAYS_THE_KEY)
+@pytest.mark.parametrize(("kind", "name"), [*product(KINDS, ["error", "no object"]), ("responses", "failed")])
 async def test_a_key_that_is_repeated_on_the_way_is_masked(
     name: str, kind: str, path: str, stub: Stub, http: HttpClient
 ) -> None:
-    if name == "failed" and kind != "responses":
-        pytest.skip("no event of this dialect")
     stub.plays(streams(BEGUN[kind], SAYS_THE_KEY[name]))
     async with served(model(kind, stub), http) as url:
         status, text = await asked(http, url + path, {**ASKED[path], "stream": True})
@@ -149,3 +147,87 @@ async def test_how_an_answer_is_delivered_is_not_guessed(path: str, field: str, 
     async with served(ScriptedModel(replies=[[{"content": "hi"}]]), http) as url:
         status, text = await asked(http, url + path, {**ASKED[path], field: wrong})
     assert status == 422 and json.loads(text)["detail"].startswith(f"{field}:")
+
+
+def chunk(**choice: Any) -> dict[str, Any]:
+    return {"id": "c", "choices": [{"index": 0, "delta": {}, **choice}]}
+
+
+UNREADABLE: dict[str, tuple[str, dict[str, Any]]] = {
+    "choices": ("chat", {"choices": 5}),
+    "a choice": ("chat", {"choices": ["x"]}),
+    "an index": ("chat", chunk(index={})),
+    "a delta": ("chat", chunk(delta="x")),
+    "calls": ("chat", chunk(delta={"tool_calls": [5]})),
+    "a call's index": ("chat", chunk(delta={"tool_calls": [{"index": []}]})),
+    "log-probs": ("chat", chunk(logprobs=5)),
+    "token ids": ("chat", chunk(token_ids=1)),
+    "no type": ("responses", {"output_index": 0}),
+    "a type": ("responses", {"type": ["response.completed"]}),
+    "an item": ("responses", {"type": "response.output_item.added", "output_index": 0, "item": 5}),
+    "no place": ("responses", {"type": "response.output_item.done", "item": {"type": "reasoning"}}),
+    "a part": ("responses", {"type": "response.content_part.added", "output_index": 0, "content_index": 0, "part": 5}),
+    "a text": ("responses", {"type": "response.output_text.delta", "output_index": 0, "delta": [5]}),
+    "usage": ("responses", {"type": "response.in_progress", "response": {"usage": {"input_tokens": "many"}}}),
+    "a response": ("responses", {"type": "response.in_progress", "response": {"output": [5]}}),
+    "details": (
+        "responses",
+        {
+            "type": "response.completed",
+            "response": {"output": [{"type": "reasoning"}], "usage": {"input_tokens_details": {"cached_tokens": []}}},
+        },
+    ),
+    "parts": (
+        "responses",
+        {
+            "type": "response.completed",
+            "response": {
+                "output": [{"role": "assistant", "content": [{"type": "output_text", "text": "a", "logprobs": 1}]}]
+            },
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("name", UNREADABLE)
+async def test_an_event_that_cannot_be_read_is_a_bad_response(
+    name: str, path: str, first: bool, stub: Stub, http: HttpClient
+) -> None:
+    kind, event = UNREADABLE[name]
+    stub.plays(streams(event) if first else streams(BEGUN[kind], event))
+    async with served(model(kind, stub), http) as url:
+        status, text = await asked(http, url + path, {**ASKED[path], "stream": True})
+    told = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    if status == 200:
+        last = told[-1]
+        error = last["response"]["error"] if path == "/responses" else last["error"]
+        assert ErrorKind.MODEL_BAD_RESPONSE in (error.get("code"), error.get("rollout_kind")) or (
+            path == "/messages" and error["type"] == "api_error"
+        )
+    else:
+        assert status == 502 and json.loads(text)["rollout_kind"] == ErrorKind.MODEL_BAD_RESPONSE
+
+
+async def test_half_a_surrogate_pair_in_a_stream_is_replaced_as_in_a_whole_answer(
+    stub: Stub, http: HttpClient
+) -> None:
+    block = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+    stub.plays(
+        streams(
+            BEGUN["messages"],
+            {"type": "content_block_start", "index": 0, "content_block": block},
+            {
+                "type": "content_block_delta",
+                "index": 0,
+                "delta": {"type": "input_json_delta", "partial_json": '{"a": "\ud800"}'},
+            },
+            {"type": "content_block_stop", "index": 0},
+            {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 1}},
+            {"type": "message_stop"},
+        )
+    )
+    async with served(model("messages", stub), http) as url:
+        status, text = await asked(http, f"{url}/responses", {"input": "hi", "stream": True})
+    assert status == 200 and "response.completed" in text and '{\\"a\\": \\"?\\"}' in text

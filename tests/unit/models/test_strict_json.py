@@ -82,3 +82,7 @@ def test_the_names_of_such_numbers_may_stand_in_texts(text):
 
 def test_half_a_surrogate_pair_is_written_as_a_question_mark():
     assert json_bytes({"a": "x\ud800y"}) == b'{"a":"x?y"}'
+
+
+def test_half_a_surrogate_pair_may_stand_in_a_text_that_is_read():
+    assert strict_json('{"a": "\ud800"}') == {"a": "\ud800"}

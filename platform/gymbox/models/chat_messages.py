@@ -17,21 +17,19 @@ What is left is refused by name (`Invalid`).
 from __future__ import annotations
 
 import json
-from collections import defaultdict, deque
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from gymbox_sandbox.responses import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 
 from gymbox.errors import Invalid
+from gymbox.models.call_outputs import Outputs, outputs_of_calls
 from gymbox.models.token_ids import TOKEN_FIELDS
 
 RECORD = frozenset({*TOKEN_FIELDS, "token_prefix_broken", "mask_sample", "mask_reason", "phase"})
 """Fields of an output item that tell how it came about, or where it stood; a Chat message has no place for them."""
 OF_REASONING = frozenset({*RECORD, "content", "encrypted_content", "status"})
 _OF_PARTS = frozenset({"type", "text", "annotations", "logprobs"})
-
-_Outputs = dict[str, deque[tuple[int, FunctionCallOutput]]]
 
 
 def messages_from_items(
@@ -42,11 +40,7 @@ def messages_from_items(
     Raises:
         Invalid: an item or part with no place in a Chat message, a call without output or an output without call.
     """
-    # by call id and in order, since some endpoints give the same ids in every turn
-    outputs: _Outputs = defaultdict(deque)
-    for index, item in enumerate(items):
-        if isinstance(item, FunctionCallOutput):
-            outputs[item.call_id].append((index, item))
+    outputs = outputs_of_calls(items)
     messages: list[dict[str, Any]] = []
     turn: _Turn | None = None
     for index, item in enumerate(items):
@@ -67,16 +61,13 @@ def messages_from_items(
         messages.append(_plain_message(index, item))
     if turn is not None:
         messages += turn.messages(reasoning_field)
-    for call_id, left in outputs.items():
-        if left:
-            raise Invalid(f"input[{left[0][0]}]: an output for {call_id!r}, which no earlier call has")
     return messages
 
 
 class _Turn:
     """What the model said in one turn, gathered from its items."""
 
-    def __init__(self, outputs: _Outputs) -> None:
+    def __init__(self, outputs: Outputs) -> None:
         self.outputs = outputs
         self.reasoning: list[Reasoning] = []
         self.said: list[tuple[int, Message]] = []
@@ -91,9 +82,8 @@ class _Turn:
             self.said.append((index, item))
         elif isinstance(item, FunctionCall):
             self.calls.append((index, item))
-            waiting = self.outputs.get(item.call_id)
-            if waiting and (self.answered_at is None or waiting[0][0] < self.answered_at):
-                self.answered_at = waiting[0][0]
+            position, _ = self.outputs[index]
+            self.answered_at = position if self.answered_at is None else min(position, self.answered_at)
 
     def ends_before(self, item: Item, index: int) -> bool:
         """Whether `item` opens the next turn: something was answered in between, or it says another thing."""
@@ -112,12 +102,7 @@ class _Turn:
         results: list[dict[str, Any]] = []
         images: list[dict[str, Any]] = []
         for index, call in self.calls:
-            waiting = self.outputs.get(call.call_id)
-            if not waiting:
-                raise Invalid(f"input[{index}]: the call {call.call_id!r} of {call.name!r} has no output")
-            position, output = waiting.popleft()
-            if position < index:
-                raise Invalid(f"input[{position}]: an output for {call.call_id!r}, which no earlier call has")
+            position, output = self.outputs[index]
             text, shown = _result_content(position, output)
             more = others(output.model_extra, RECORD)
             results.append({"role": "tool", **more, "tool_call_id": call.call_id, "content": text})

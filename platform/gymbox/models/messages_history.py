@@ -12,13 +12,13 @@ Ids of calls are made legal (letters, digits, `_`, `-`) and unique, in a call an
 from __future__ import annotations
 
 import re
-from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any
 
 from gymbox_sandbox.responses import FunctionCall, FunctionCallOutput, Item, Message, OtherItem, Reasoning
 
 from gymbox.errors import Invalid
+from gymbox.models.call_outputs import outputs_of_calls
 from gymbox.models.chat_messages import others, parts_of
 from gymbox.models.messages_blocks import (
     RECORD,
@@ -138,6 +138,7 @@ def messages_from_items(
     """
     history = _History(items, foreign)
     for index, item in enumerate(items):
+        history.close_before(index, item)
         try:
             history.add(index, item)
         except Invalid as error:
@@ -151,28 +152,29 @@ class _History:
         self.foreign = foreign
         self.system: list[dict[str, Any]] = []
         self.messages: list[dict[str, Any]] = []
-        # by call id and in order, since some endpoints give the same ids in every turn
-        self.outputs: dict[str, deque[tuple[int, FunctionCallOutput]]] = defaultdict(deque)
-        for index, item in enumerate(items):
-            if isinstance(item, FunctionCallOutput):
-                self.outputs[item.call_id].append((index, item))
+        self.outputs = outputs_of_calls(items)
         self.taken: set[str] = set()
         self.turn: list[dict[str, Any]] | None = None
-        self.calls: list[tuple[int, FunctionCall, str]] = []
+        self.calls: list[tuple[int, str]] = []
         self.answered_at: int | None = None
         """Where the first result of the turn's calls stands."""
         self.answering = False
         """Whether the last message holds results and takes what the user says next."""
 
+    def close_before(self, index: int, item: Item) -> None:
+        """End the model's turn where this item is no more part of it."""
+        if isinstance(item, FunctionCallOutput):
+            return
+        answered = self.answered_at is not None and self.answered_at < index
+        if answered or (isinstance(item, Message) and item.role != "assistant"):
+            self._close()
+
     def add(self, index: int, item: Item) -> None:
         if isinstance(item, FunctionCallOutput):
             return
         if isinstance(item, Message) and item.role != "assistant":
-            self._close()
             self._add_message(item)
             return
-        if self.turn is not None and self.answered_at is not None and self.answered_at < index:
-            self._close()
         self.turn = self.turn or []
         if isinstance(item, Message):
             self.turn += self._blocks(item)
@@ -182,10 +184,9 @@ class _History:
         elif isinstance(item, FunctionCall):
             identity = self._identity(item.call_id)
             self.turn.append(block_from_call(item, identity))
-            self.calls.append((index, item, identity))
-            waiting = self.outputs.get(item.call_id)
-            if waiting and (self.answered_at is None or waiting[0][0] < self.answered_at):
-                self.answered_at = waiting[0][0]
+            self.calls.append((index, identity))
+            position, _ = self.outputs[index]
+            self.answered_at = position if self.answered_at is None else min(position, self.answered_at)
         elif isinstance(item, OtherItem) and is_provider_block(item.type):
             self.turn.append(item.dump())
         else:
@@ -193,9 +194,6 @@ class _History:
 
     def end(self) -> None:
         self._close()
-        for call_id, left in self.outputs.items():
-            if left:
-                raise Invalid(f"input[{left[0][0]}]: an output for {call_id!r}, which no earlier call has")
         last = self.messages[-1] if self.messages else None
         if last is None:
             raise Invalid("input: it says nothing, and a Messages request needs a message")
@@ -223,7 +221,7 @@ class _History:
             return
         if self.turn:
             self._say(self.turn)
-        results = [self._result(index, call, identity) for index, call, identity in self.calls]
+        results = [self._result(index, identity) for index, identity in self.calls]
         if results:
             self.messages.append({"role": "user", "content": results})
             self.answering = True
@@ -255,13 +253,8 @@ class _History:
         self.taken.add(identity)
         return identity
 
-    def _result(self, index: int, call: FunctionCall, identity: str) -> dict[str, Any]:
-        waiting = self.outputs.get(call.call_id)
-        if not waiting:
-            raise Invalid(f"input[{index}]: the call {call.call_id!r} of {call.name!r} has no output")
-        position, output = waiting.popleft()
-        if position < index:
-            raise Invalid(f"input[{position}]: an output for {call.call_id!r}, which no earlier call has")
+    def _result(self, index: int, identity: str) -> dict[str, Any]:
+        position, output = self.outputs[index]
         result = {"type": "tool_result", "tool_use_id": identity, **others(output.model_extra, RECORD)}
         if output.status == "incomplete":
             result["is_error"] = True

@@ -105,7 +105,10 @@ def test_ids_of_calls_are_made_legal_and_unique() -> None:
         ([{"role": "user", "content": [{"type": "input_audio"}]}], r"input\[0\]: a part of type 'input_audio'"),
         ([USER, {"role": "assistant", "content": [{"type": "input_image", "image_url": PNG}]}], "only hold text"),
         ([USER, call("a"), output("a", [{"type": "input_audio"}])], r"input\[2\]: a part of type 'input_audio'"),
-        ([USER, call("a"), output("a", [{"type": "input_audio"}]), USER], r"^input\[2\]: a part of type 'input_audio'"),
+        (
+            [USER, call("a"), output("a", [{"type": "input_audio"}]), USER],
+            r"^input\[2\]: a part of type 'input_audio'",
+        ),
         ([{"role": "user", "content": [{"type": "input_image", "image_url": "data:x"}]}], "must be base64"),
         ([{"role": "user", "content": [{"type": "input_image"}]}], "needs its image_url"),
         ([{"role": "user", "content": [{"type": "input_file"}]}], "needs its file_data"),

@@ -12,14 +12,13 @@ import aiohttp
 
 from gymbox.errors import ErrorKind
 from gymbox.http import HttpClient, retry_after
+from gymbox.models.sse import LARGEST_EVENT
 from gymbox.models.strict_json import json_bytes, strict_json, without_halves
 
 LARGEST_ANSWER = 64 * 1024 * 1024
 """Bytes, after decompression; more is no answer."""
 LARGEST_REFUSAL = 256 * 1024
 """Bytes that are read of an answer that tells of an error."""
-LARGEST_EVENT = 16 * 1024 * 1024
-"""Bytes up to the first event's end."""
 KINDS = {kind.value: kind for kind in ErrorKind if kind.value.startswith("model_")}
 _UNPAID = frozenset({"insufficient_quota", "billing_not_active", "billing_hard_limit_reached"})
 _RATE = frozenset({"rate_limit_exceeded", "rate_limit_error", "rate_limit", "too_many_requests", "tokens", "requests"})

@@ -208,6 +208,15 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
+def _nearest_setting(name: str, known: list[str]) -> str:
+    """As `nearest`; a field whose section was left out is told with it."""
+    for section, field in Settings.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and name in kind.model_fields:
+            return f"did you mean '{section}.{name}'?"
+    return nearest(name, known)
+
+
 def _composed(overrides: list[str], config_dirs: Sequence[Path]) -> dict[str, Any]:
     for folder in config_dirs:
         if not folder.is_dir():
@@ -219,7 +228,7 @@ def _composed(overrides: list[str], config_dirs: Sequence[Path]) -> dict[str, An
         known = list(Settings.model_fields)
         for name in found:
             if name not in known:  # before what is missing: the mistyped name is why
-                raise ConfigError(f"there is no setting {name!r}; {nearest(str(name), known)}")
+                raise ConfigError(f"there is no setting {name!r}; {_nearest_setting(str(name), known)}")
         missing = sorted(OmegaConf.missing_keys(found))
         if missing:
             raise ConfigError("\n".join(f"{name} is not set; add {name}=…" for name in missing))
@@ -227,7 +236,8 @@ def _composed(overrides: list[str], config_dirs: Sequence[Path]) -> dict[str, An
     except MissingConfigException as error:
         raise ConfigError(_explain_choice(error)) from error
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0].removeprefix("KeyError raised while resolving interpolation: ")
+        raise ConfigError(f"{error.full_key}: {reason.strip('"')}") from error
     except HydraException as error:
         hint = "; write a list as name=[a,b]" if "Ambiguous" in str(error) else ""
         raise ConfigError(f"{str(error).splitlines()[0].replace('++', '')}{hint}") from error

@@ -203,12 +203,22 @@ class Environment:
 
 def explain(error: ValidationError, known: list[str]) -> str:
     """One line for each faulty field of a pydantic error, with the nearest name for a typo."""
+    found = [(_place(fault["loc"]), fault) for fault in error.errors(include_url=False)]
+    # of a field that takes one of several types, what is wrong with the value tells more than the types it is not
+    told = {where for where, fault in found if not fault["type"].endswith("_type")}
     lines = []
-    for fault in error.errors(include_url=False):
-        where = ".".join(str(part) for part in fault["loc"] if part != "_default") or "(top)"
+    for where, fault in found:
+        if where in told and fault["type"].endswith("_type"):
+            continue
         hint = f" ({nearest(str(fault['loc'][-1]), known)})" if fault["type"] == "extra_forbidden" else ""
-        lines.append(f"  {where}: {fault['msg']}{hint}")
+        text = fault["msg"].removeprefix("Value error, ")
+        lines.append(f"  {where}: {text}{hint}" if where else f"  {text}{hint}")
     return "\n".join(lines)
+
+
+def _place(loc: tuple[int | str, ...]) -> str:
+    """Where a fault is, without the names that pydantic has for a union's alternatives (`list[…]`)."""
+    return ".".join(str(part) for part in loc if part != "_default" and "[" not in str(part))
 
 
 class Catalog:

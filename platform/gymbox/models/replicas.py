@@ -55,7 +55,9 @@ class Replica(BaseModel):
     max_concurrency: int | None = Field(None, ge=1)
     """Calls in flight at once at this replica."""
     requests_per_minute: float | None = Field(None, gt=0)
+    """Calls that may begin in a minute at this replica."""
     tokens_per_minute: float | None = Field(None, gt=0)
+    """Tokens of requests and answers in a minute at this replica."""
 
 
 @dataclass(slots=True)

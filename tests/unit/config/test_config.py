@@ -110,6 +110,7 @@ def test_fields_that_no_yaml_lists_can_be_set_with_or_without_plus() -> None:
         ("model=scriptd", "there is no model 'scriptd'; did you mean 'scripted'?"),
         ("modle=scripted", "there is no setting 'modle'; did you mean 'model'?"),
         ("runer.limit=3", "there is no setting 'runer'; did you mean 'runner'?"),
+        ("limit=3", "there is no setting 'limit'; did you mean 'runner.limit'?"),
         ("runner.limt=3", "runner is wrong:\n  limt: Extra inputs are not permitted (did you mean 'limit'?)"),
         (
             "agent.max_step=3",
@@ -120,7 +121,7 @@ def test_fields_that_no_yaml_lists_can_be_set_with_or_without_plus() -> None:
         ("counter", "'counter' is no setting; write name=value, such as environment=counter"),
         ("model.replies=a,b", "Ambiguous value for argument 'model.replies=a,b'; write a list as name=[a,b]"),
         ("model.replies=[a", "'model.replies=[a' is not well-formed; check its quotes and brackets"),
-        ("model.name=${oc.env:NO_SUCH_VARIABLE}", "Environment variable 'NO_SUCH_VARIABLE' not found"),
+        ("model.name=${oc.env:NO_SUCH_VARIABLE}", "model.name: Environment variable 'NO_SUCH_VARIABLE' not found"),
         ("~model", "model has no _target_; choose one with model=NAME"),
         ("environment=", "environment= names none; write environment=NAME, such as environment=counter"),
         ("environment=[]", "environment= names none; write environment=NAME, such as environment=counter"),
@@ -136,6 +137,19 @@ def test_fields_that_no_yaml_lists_can_be_set_with_or_without_plus() -> None:
 )
 def test_what_is_wrong_is_said_with_the_nearest_name(override: str, said: str) -> None:
     assert said in refusal(override)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "model is wrong:\n  base_url is missing: the address of the API, such as http://127.0.0.1:8000/v1"),
+        (["model.base_url=host:80/v1"], "model is wrong:\n  base_url: base_url must start with http:// or https://"),
+    ],
+)
+def test_an_address_that_is_wrong_is_told_in_words_of_settings(more: list[str], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        compose(["environment=counter", "model=chat", "model.name=m", *more])
+    assert str(error.value) == said
 
 
 @pytest.mark.parametrize("mistyped", ["enviroment", "environments"])

@@ -41,6 +41,7 @@ _ANSWERS: dict[ErrorKind, tuple[type[Problem], int]] = {
 }
 """The problem and the status that tell a caller of a model's failure, by what the caller can do about it."""
 _ROLLOUT = ROLLOUT_HEADER.lower().encode()
+_BASE_URLS = "the base URL of OpenAI's clients ends in /v1, that of Anthropic's does not"
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
@@ -92,14 +93,17 @@ async def _on_problem(request: Request, error: Exception) -> Response:
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    response = _refused(request, of_status(error.status_code)(str(error.detail)), error.status_code)
+    unknown = error.status_code == 404
+    detail = f"there is no {request.scope['path']!r:.200} here; {_BASE_URLS}" if unknown else str(error.detail)
+    # a client whose base URL is wrong shows its user only what has the shape that it knows
+    response = _refused(request, of_status(error.status_code)(detail), error.status_code, of_api=unknown)
     response.headers.update(error.headers or {})
     return response
 
 
-def _refused(request: Request, problem: Problem, status: int | None) -> Response:
+def _refused(request: Request, problem: Problem, status: int | None, *, of_api: bool = False) -> Response:
     path = request.scope["path"]
-    if not path.startswith("/v1/"):
+    if not (of_api or path.startswith("/v1/")):
         return problem_response(problem, status)
     code, headers, body = refusal(problem, status)
     wire = strict_json(body)

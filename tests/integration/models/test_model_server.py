@@ -108,6 +108,14 @@ async def test_streamed_and_plain_responses_are_the_same_with_one_terminal_event
     assert text == plain.output_text
 
 
+@pytest.mark.parametrize("added", ["", "/v1"])
+async def test_a_base_url_that_is_wrong_is_told_how_it_should_be(added: str, serve: Serve) -> None:
+    async with serve(ScriptedModel(replies=[[]])) as url:
+        async with client(f"{url.removesuffix('/v1')}{added}{added}") as api:
+            with pytest.raises(openai.NotFoundError, match="base URL of OpenAI's clients ends in /v1"):
+                await api.responses.create(model="scripted", input="hello")
+
+
 async def test_the_official_client_gets_chat_completions(serve: Serve) -> None:
     async with serve(ScriptedModel(replies=[TWO_CALLS])) as url, client(url) as api:
         answer = await api.chat.completions.create(model="scripted", messages=HELLO)

@@ -69,12 +69,14 @@ class ModelServer:
         Raises:
             NotFound: there is none; the nearest name is told.
         """
-        if name in (None, "") and len(self.models) == 1:
-            return next(iter(self.models.values()))
+        if name in (None, ""):
+            if len(self.models) == 1:
+                return next(iter(self.models.values()))
+            raise NotFound(f"the request names no model; known: {', '.join(self.models)}", code="model_not_found")
         found = self.models.get(name) if isinstance(name, str) else None
         if found is None:
             raise NotFound(
-                f"there is no model {name!r:.200} here; {nearest(str(name or ''), list(self.models))}",
+                f"there is no model {name!r:.200} here; {nearest(str(name), list(self.models))}",
                 code="model_not_found",
             )
         return found

@@ -108,6 +108,14 @@ async def test_streamed_and_plain_responses_are_the_same_with_one_terminal_event
     assert text == plain.output_text
 
 
+async def test_of_several_models_a_request_has_to_name_one(http: HttpClient) -> None:
+    server = ModelServer({"small": ScriptedModel(replies=[[]]), "big": ScriptedModel(replies=[[]])}, http)
+    async with Listener(server.setup_webserver(), Guard(token=TOKEN), drain=1) as listener:
+        async with client(f"{listener.url}/v1") as api:
+            with pytest.raises(openai.NotFoundError, match="names no model; known: small, big"):
+                await api.responses.create(input="hello")
+
+
 @pytest.mark.parametrize("added", ["", "/v1"])
 async def test_a_base_url_that_is_wrong_is_told_how_it_should_be(added: str, serve: Serve) -> None:
     async with serve(ScriptedModel(replies=[[]])) as url:

@@ -36,6 +36,11 @@ ALLOWED = frozenset(
     {"input", "instructions", "text", "temperature", "top_p", "max_output_tokens", "reasoning", "metadata"}
 )
 PARTS = frozenset({"input_text", "output_text", "text"})
+OF_PART = frozenset({"type", "text", "annotations", "logprobs", "cache_control"})
+OF_MESSAGE = frozenset({"cache_control"})
+"""Beside what every message has."""
+WIDENING = ("extra_body", "chat_template_kwargs")
+"""Of a request's metadata, what becomes fields of the request to the endpoint, whatever they are."""
 NAME = "judge"
 """Of the model server behind a proxy that judges."""
 log = logging.getLogger(__name__)
@@ -229,12 +234,19 @@ def params_of(asked: dict[str, Any]) -> ResponsesParams:
         raise Invalid(f"its question is wrong: {faults(error)}") from error
     if not params.items:
         raise Invalid("its question has no input")
+    for name in WIDENING:
+        if name in (params.metadata or {}):
+            raise Invalid(f"a verifier may not set metadata.{name} of its question")
     for item in params.items:
         if not isinstance(item, Message):
             raise Invalid(f"a question to a judge is made of messages, and this has {item.type!r}")
+        if beside := sorted((item.model_extra or {}).keys() - OF_MESSAGE):
+            raise Invalid(f"a question to a judge is text, and this has {beside[0]!r:.60} beside it")
         for part in item.content if isinstance(item.content, list) else ():
             if part.get("type") not in PARTS or not isinstance(part.get("text"), str):
                 raise Invalid(f"a question to a judge is text, and this has {part.get('type')!r}")
+            if beside := sorted(part.keys() - OF_PART):
+                raise Invalid(f"a question to a judge is text, and this has {beside[0]!r:.60} beside it")
     return params
 
 

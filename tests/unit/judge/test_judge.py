@@ -158,3 +158,31 @@ async def test_the_scripted_model_says_what_the_first_gold_judgement_says_that_f
         await answers(ScriptedModel(), asked("Rome?"), gold=gold)
     with pytest.raises(JudgeFailed, match="nothing to replay"):
         await answers(ScriptedModel(), asked("Rome?"))
+
+
+SMUGGLED: dict[str, dict[str, Any]] = {
+    "fields of the request": {
+        "metadata": {"extra_body": json.dumps({"messages": [{"role": "user", "content": "mine"}], "tools": []})}
+    },
+    "fields of the template": {"metadata": {"chat_template_kwargs": "{}"}},
+    "beside a message": {"input": [{"role": "user", "content": "?", "images": ["http://example.com/a.png"]}]},
+    "beside a part": {
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "?", "image_url": "http://example.com"}]}
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("name", SMUGGLED)
+async def test_a_question_smuggles_nothing_to_the_models_endpoint(name: str) -> None:
+    model = Says.of("yes")
+    with pytest.raises(JudgeFailed, match="extra_body|chat_template_kwargs|images|image_url"):
+        await answers(model, asked("?", **SMUGGLED[name]))
+    assert not model._calls
+
+
+async def test_a_judges_own_marks_and_labels_are_let_through() -> None:
+    part = {"type": "input_text", "text": "?", "cache_control": {"type": "ephemeral"}}
+    body = asked([{"role": "user", "content": [part], "id": "m1", "status": "completed"}], metadata={"user_id": "u"})
+    assert (await answers(Says.of("yes"), body))[0]["text"] == "yes"

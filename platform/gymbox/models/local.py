@@ -132,6 +132,7 @@ class LocalModel(Model):
             raise ConfigError(INSTALL) from error
         settings = xllamacpp.CommonParams()
         settings.model.path = str(path)
+        settings.model_alias = {self.name}  # in answers, instead of a path of this machine
         settings.n_ctx = self.context * self.max_concurrency
         settings.n_parallel = self.max_concurrency
         settings.cpuparams.n_threads = self.threads or max(1, (os.cpu_count() or 1) // 2)

@@ -73,6 +73,7 @@ async def test_temperature_0_gives_the_same_answer_twice(model: LocalModel, http
     first, second = [await model.responses(params(max_output_tokens=16), Call(http)) for _ in range(2)]
     assert first.output_text == second.output_text != ""
     assert first.usage is not None and first.usage.output_tokens <= 16
+    assert first.model == model.name  # and no path of the machine
 
 
 @pytest.mark.local_model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -36,6 +37,9 @@ ELSEWHERE = frozenset({ErrorKind.MODEL_UNAUTHORIZED, ErrorKind.MODEL_UNAVAILABLE
 """Kinds for which each further replica allows a further try."""
 LONGEST_PAUSE = 30.0
 """Seconds between two tries, also where the endpoint's Retry-After says more."""
+BEGINNING = 12
+"""Characters of a longer secret that are not shown either: more than the beginnings that all keys of a provider have
+in common."""
 BYTES_A_TOKEN = 4
 """Of a request, until its answer tells what it took."""
 CHECK = {
@@ -324,7 +328,7 @@ class Endpoint(Model):
         to callers and into the results."""
         for secret in self._secrets():
             if secret is not None and len(secret.get_secret_value()) > 3:
-                text = text.replace(secret.get_secret_value(), "***")
+                text = _without(text, secret.get_secret_value())
         return logs.redact(text)
 
     def _out_of_turn(self) -> ModelFailure:
@@ -339,6 +343,15 @@ class Endpoint(Model):
             self._told.add(failure.rollout_kind)
             more = "giving up" if final else "trying again"
             log.warning("%s (%s; %s)", failure.detail, failure.rollout_kind.value, more)
+
+
+def _without(text: str, secret: str) -> str:
+    """The text without the secret, also where what was shown of an answer ends in the midst of it."""
+    text = text.replace(secret, "***")
+    while len(secret) > BEGINNING and (at := text.find(secret[:BEGINNING])) >= 0:
+        begun = os.path.commonprefix([text[at:], secret])
+        text = f"{text[:at]}***{text[at + len(begun) :]}"
+    return text
 
 
 def _read[Found](read: Callable[[Any], Found], answer: Any) -> Found:

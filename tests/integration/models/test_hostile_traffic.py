@@ -231,3 +231,13 @@ async def test_half_a_surrogate_pair_in_a_stream_is_replaced_as_in_a_whole_answe
     async with served(model("messages", stub), http) as url:
         status, text = await asked(http, f"{url}/responses", {"input": "hi", "stream": True})
     assert status == 200 and "response.completed" in text and '{\\"a\\": \\"?\\"}' in text
+
+
+async def test_a_key_that_is_cut_in_a_failures_text_is_masked(stub: Stub, http: HttpClient) -> None:
+    async def says(_: web.Request) -> web.StreamResponse:
+        return web.Response(text="x" * 180 + SECRET, content_type="text/html")
+
+    stub.plays(says)
+    async with served(model("chat", stub), http) as url:
+        status, text = await asked(http, url + "/responses", ASKED["/responses"])
+    assert status == 502 and "xx***" in text and SECRET[:12] not in text

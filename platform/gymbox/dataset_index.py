@@ -136,7 +136,7 @@ def _twice(path: Path, ids: array[int], lines: array[int]) -> list[Fault]:
             id = json.loads(line)["id"]
             if (before := first.setdefault(str(id), number)) != number:
                 said = f"{id!r:.80} stands in line {before} already"
-                faults.append(Fault(path, number, "id", said, "give each row an id of its own, or none"))
+                faults.append(Fault(path, number, "id", said, "give each row an id of its own, or none", before))
     return faults
 
 

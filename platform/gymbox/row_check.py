@@ -60,6 +60,8 @@ class Fault:
     field: str
     reason: str
     remedy: str
+    earlier: int | None = None
+    """The line that this one collides with, where that is what is wrong."""
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.field}: {self.reason}; {self.remedy}"

@@ -1,0 +1,115 @@
+"""Templates: a YAML file with the system's and the user's part, which a row's fields are filled into.
+
+    system: You are a careful mathematician.      # may be left out
+    user: |
+      {question}
+      Hint: {hints[0]}
+
+A placeholder is a field's name, with `[key]` or `[index]` for what lies deeper; `{{` and `}}` stand for braces. A text
+is filled in as it is, a number by its format (`{score:.2f}`), anything else as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gymbox.datasets.shapes import Misfit
+from gymbox.environment import explain
+from gymbox.errors import ConfigError, nearest
+from gymbox.row_check import PARAMS
+
+
+class _Filling(string.Formatter):
+    """Looks fields up in a row; attributes of Python objects are out of reach."""
+
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
+        first, *keys = [part.removesuffix("]") for part in field_name.split("[")]
+        if first not in kwargs:
+            raise Misfit(first, "the template names it, the row has no such field", nearest(first, list(kwargs)))
+        value, where = kwargs[first], first
+        for key in keys:
+            where += f"[{key}]"
+            try:
+                value = value[int(key)] if isinstance(value, list) else value[key]
+            except (KeyError, IndexError, ValueError, TypeError) as error:
+                raise Misfit(
+                    where, "the template names it, the row has none", "mend the row or the template"
+                ) from error
+        if value is None:
+            raise Misfit(where, "is null, and the template wants a value", "mend the row or the template")
+        return value, first
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if isinstance(value, bool | list | dict):
+            value = json.dumps(value, ensure_ascii=False)
+        try:
+            return str(format(value, format_spec))
+        except ValueError as error:
+            raise Misfit(
+                "(row)", f"{value!r:.80} cannot be written as {format_spec!r}", "mend the template"
+            ) from error
+
+
+class Template(BaseModel):
+    """What the model is told, with places for a row's fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    user: str
+    """The user's message."""
+    system: str | None = None
+    """A message before it."""
+
+    @classmethod
+    def load(cls, path: Path) -> Template:
+        """
+        Raises:
+            ConfigError: there is no such file, it is no such YAML, or a placeholder is wrong.
+        """
+        try:
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+            template = cls.model_validate(content)
+            for part in (template.system or "", template.user):
+                for _, name, _, conversion in string.Formatter().parse(part):
+                    if name is not None and (not name or name.isdigit() or "." in name or conversion):
+                        raise ConfigError(
+                            f"{path}: {{{name}}} is no placeholder; write {{field}} or {{field[key]}}, "
+                            "and {{ for a brace that is meant as one"
+                        )
+        except OSError as error:
+            raise ConfigError(f"the template {path} cannot be read: {error.strerror}") from error
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} is not YAML: {error}") from error
+        except ValidationError as error:
+            raise ConfigError(f"{path} is wrong:\n{explain(error, list(cls.model_fields))}") from error
+        except ValueError as error:
+            raise ConfigError(f"{path}: {error}; write {{{{ for a brace that is meant as one") from error
+        return template
+
+    def rendered(self, fields: dict[str, Any], *, overwrite: bool = False) -> dict[str, Any]:
+        """The row with its prompt as `responses_create_params.input`; all its fields stay.
+
+        Args:
+            overwrite: also where the row has an input already, which is then lost.
+
+        Raises:
+            Misfit: a field is missing, or the row has an input.
+        """
+        params = fields.get(PARAMS, {})
+        if not isinstance(params, dict):
+            raise Misfit(PARAMS, "is no object", 'write {"input": […], "tools": […]}')
+        if params.get("input") and not overwrite:
+            raise Misfit(f"{PARAMS}.input", "is there already", "replace it with --overwrite, or use the row as it is")
+        filling = _Filling()
+        parts = (("system", self.system), ("user", self.user))
+        messages = [
+            {"role": role, "content": filling.vformat(text, (), fields)} for role, text in parts if text is not None
+        ]
+        return {**fields, PARAMS: {**params, "input": messages}}

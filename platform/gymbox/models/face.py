@@ -71,6 +71,8 @@ def app_with(models: Collection[Model], title: str) -> FastAPI:
 
     app = new_app(title)
     app.router.lifespan_context = opened
+    # a redirect would name the path without its rollout, and the call would be nobody's
+    app.router.redirect_slashes = False
     app.add_exception_handler(ModelFailure, _on_problem)
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(HTTPException, _on_http_exception)

@@ -61,6 +61,15 @@ async def test_every_call_below_a_rollouts_path_is_recorded_as_its(served: Serve
     assert found == [("r-1", number, ("responses", "chat")[number % 2]) for number in range(4)]
 
 
+async def test_no_redirect_leads_out_of_a_rollouts_path(served: Served, http: HttpClient) -> None:
+    for prefix in ("/rollouts/r", ""):
+        url = f"{served.url}{prefix}/v1/responses/"
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        answer = await http.request("POST", url, json={"input": "x"}, headers=headers, retry=False)
+        assert answer.status == 404 and "Location" not in answer.headers
+    assert not await served.recorded()
+
+
 async def test_calls_without_a_rollout_are_recorded_too_and_a_path_is_no_way_around_the_token(
     served: Served, http: HttpClient
 ) -> None:

@@ -15,8 +15,8 @@ from statistics import NormalDist
 RESAMPLES = 10_000
 """Draws of a bootstrap or of a permutation test."""
 FEWEST, EFFORT, MANY = 1_000, 2_000_000, 2_000
-"""Of a bootstrap: draws at least; single picks that it may take, beyond which it makes do with fewer draws; and kinds
-of tasks beyond which the central limit theorem says the same."""
+"""Of both: draws at least; single picks that they may take, beyond which they make do with fewer draws; and kinds of
+tasks beyond which the central limit theorem says the same."""
 EXACT_PAIRS = 14
 """Up to so many differing pairs, every choice of signs is looked at."""
 EXACT_SUBSETS = 2_000
@@ -205,7 +205,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 def sign_flip(differences: Sequence[float], *, resamples: int = RESAMPLES, seed: int = 0) -> float:
     """Two-sided p-value that paired differences have mean 0: Fisher's permutation test, each difference as likely with
     either sign. Exact up to `EXACT_PAIRS` that are not 0; else by draws, of which the one seen is one (Phipson & Smyth
-    2010), so that it is never 0."""
+    2010), so that it is never 0; of more than `MANY` different sizes, by the normal distribution of their sum."""
     sizes = [abs(value) for value in differences if value]
     seen = abs(math.fsum(differences)) * (1 - 1e-9)  # what is equal but for rounding is as far out
     if len(sizes) <= EXACT_PAIRS:
@@ -214,7 +214,9 @@ def sign_flip(differences: Sequence[float], *, resamples: int = RESAMPLES, seed:
             sums = [total + sign for total in sums for sign in (size, -size)]
         return sum(abs(total) >= seen for total in sums) / len(sums)
     chance, kinds = random.Random(seed), sorted(Counter(sizes).items())
-    far = 0
+    if len(kinds) > MANY:
+        return 2 * NormalDist().cdf(-seen / math.sqrt(math.fsum(size * size for size in sizes)))
+    resamples, far = min(resamples, max(FEWEST, EFFORT // len(kinds))), 0
     for _ in range(resamples):
         total = math.fsum(size * (2 * chance.binomialvariate(times, 0.5) - times) for size, times in kinds)
         far += abs(total) >= seen

@@ -161,6 +161,13 @@ def test_many_pairs_are_tested_by_draws() -> None:
     assert formulas.sign_flip([1.0] * 100) > 0
 
 
+def test_very_many_pairs_are_tested_by_the_normal_distribution() -> None:
+    chance = random.Random(4)
+    values = [chance.uniform(-0.5, 0.53) for _ in range(formulas.MANY + 500)]
+    z = np.sum(values) / np.sqrt(np.sum(np.square(values)))
+    assert formulas.sign_flip(values) == pytest.approx(2 * stats.norm.sf(abs(z)))
+
+
 def test_no_differences_show_nothing() -> None:
     assert formulas.sign_flip([]) == 1.0
     assert formulas.sign_flip([0.0, 0.0]) == 1.0

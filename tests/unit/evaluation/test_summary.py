@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,3 +135,12 @@ def test_a_profile_sorts_tasks_into_kinds(run: Run) -> None:
     }
     assert found.counts["unknown"] == 2
     assert next(task.why for task in found.tasks if task.kind == "broken") == "verify_failed 1 of 2"
+
+
+def test_of_a_shard_only_its_part_is_planned(run: Run) -> None:
+    folder = run(line("a", reward=1.0), line("c", reward=1.0), rows=5)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["inputs"]["runner"]["shard"] = "1/2"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    figures = summary(RunReader(folder)).total
+    assert (figures.planned, figures.tasks, figures.missing) == (3, 3, 1)

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from gymbox.errors import ConfigError, Problem
+from gymbox.errors import ConfigError, ErrorKind, Problem
 from gymbox.models import Call
 from gymbox.models.cassettes import Dialect, RecordedCall, call_in, request_digest, rollout_key
-from gymbox.models.prices import Price, spent_in
+from gymbox.models.prices import Price, Spent, spent_in
 from gymbox.models.redaction import Redaction
 
 log = logging.getLogger(__name__)
@@ -266,10 +266,20 @@ class Recording:
             if self._bytes > LARGEST_STREAM:
                 self._events = None
 
+    def _answer(self) -> tuple[dict[str, Any] | None, Spent | None]:
+        """The answer and what it took."""
+        try:
+            response = self._response()
+            return response, spent_in(response)
+        except Exception as error:  # an endpoint's nonsense that was passed on as it came
+            text = f"its answer cannot be put together ({type(error).__name__}: {error})"
+            self._error = self._error or {"rollout_kind": ErrorKind.MODEL_BAD_RESPONSE.value, "detail": text}
+            return None, None
+
     def line(self, redaction: Redaction) -> bytes:
         """As a cassette has it."""
-        request, response = self._request(), self._response()
-        spent = spent_in(response)
+        request = self._request()
+        response, spent = self._answer()
         record = {
             **self.head,
             "digest": request_digest(request),

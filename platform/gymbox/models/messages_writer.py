@@ -29,6 +29,7 @@ ERROR_TYPES = {
     ErrorKind.MODEL_TIMED_OUT: "timeout_error",
 }
 """How a model's failure is called in Anthropic's words; any other kind is an `api_error`."""
+_KINDS = frozenset(kind.value for kind in ErrorKind)
 _THOUGHTS = {
     "response.reasoning_summary_text.delta": "summary_index",
     "response.reasoning_text.delta": "content_index",
@@ -269,4 +270,9 @@ class MessagesWriter:
 def error_event(code: Any, message: Any) -> dict[str, Any]:
     """The event that tells of a failure in mid-stream; `code` is the `ErrorKind`'s value."""
     kind = next((name for kind, name in ERROR_TYPES.items() if kind.value == code), "api_error")
-    return {"type": "error", "error": {"type": kind, "message": str(message or "no reason given")}}
+    told = {"type": kind, "message": str(message or "no reason given")}
+    # of Anthropic's types, several kinds have the same
+    return {
+        "type": "error",
+        "error": told | ({"rollout_kind": code} if isinstance(code, str) and code in _KINDS else {}),
+    }

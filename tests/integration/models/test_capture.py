@@ -179,6 +179,19 @@ async def test_a_stream_that_fails_is_recorded_with_its_kind(tmp_path: Path, htt
     assert chat["rollout_kind"] == "model_unavailable" and "busy" in messages["detail"]
 
 
+async def test_a_call_whose_answer_makes_no_sense_is_recorded_all_the_same(tmp_path: Path, http: HttpClient) -> None:
+    class Nonsense(ScriptedModel):
+        async def messages_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[dict[str, Any]]:
+            yield {"type": "message_start", "message": 5}
+            yield {"type": "message_stop"}
+
+    async with Capture(tmp_path) as capturing:
+        await everything(RecordedModel.of(Nonsense(), capturing).messages_stream(dict(MESSAGES), Call(http)))
+    [call] = recorded_calls(tmp_path)
+    assert call.request["messages"] and call.response is None
+    assert call.error is not None and call.error["rollout_kind"] == "model_bad_response"
+
+
 async def test_sampled_records_the_same_rollouts_in_every_run_and_all_their_calls(tmp_path: Path) -> None:
     half = Capture(tmp_path, mode="sampled", rate=0.5)
     chosen = [half.records(f"0123abcd-env-{number}-0") for number in range(400)]

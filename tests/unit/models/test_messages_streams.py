@@ -127,7 +127,9 @@ def test_a_failure_in_mid_stream_is_one_error_event(event: dict[str, Any], kind:
     events = gathered(messages_from_events(each(CREATED, event, completed())))
 
     assert [each["type"] for each in events] == ["message_start", "error"]
-    assert events[-1]["error"] == {"type": kind, "message": "slow"}
+    told = events[-1]["error"]
+    assert (told["type"], told["message"]) == (kind, "slow")
+    assert told.get("rollout_kind") == (None if kind == "api_error" else "model_rate_limited")
 
 
 def test_text_and_thoughts_end_where_the_next_block_begins_and_a_late_seal_is_a_block_of_its_own() -> None:

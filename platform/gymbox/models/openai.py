@@ -119,7 +119,7 @@ def _sent(item: dict[str, Any]) -> dict[str, Any]:
     """An input item as servers accept it: no nulls, nothing that only training needs, arguments that parse."""
     item = {name: value for name, value in item.items() if value is not None and name not in _OF_TRAINING}
     if item.get("type") == "function_call":
-        item["arguments"] = object_arguments(item["arguments"])
+        item["arguments"] = object_arguments(item.get("arguments", ""))
     if item.get("role") == "assistant" and isinstance(item.get("content"), list):
         # some servers take an assistant message only in the whole form that they themselves put out
         item.setdefault("status", "completed")

@@ -241,3 +241,16 @@ async def test_a_key_that_is_cut_in_a_failures_text_is_masked(stub: Stub, http: 
     async with served(model("chat", stub), http) as url:
         status, text = await asked(http, url + "/responses", ASKED["/responses"])
     assert status == 502 and "xx***" in text and SECRET[:12] not in text
+
+
+@pytest.mark.parametrize("arguments", [{}, {"arguments": None}])
+async def test_a_call_without_arguments_has_none(arguments: dict[str, Any], stub: Stub, http: HttpClient) -> None:
+    stub.plays({"output": [{"type": "message", "role": "assistant", "content": "hi"}]})
+    call = {"type": "function_call", "call_id": "a", "name": "f", **arguments}
+    body = {"input": [call, {"type": "function_call_output", "call_id": "a", "output": "x"}]}
+    async with served(model("responses", stub, keeps_responses=False), http) as url:
+        status, text = await asked(http, f"{url}/responses", body)
+    if arguments:
+        assert status == 422 and "arguments" in text
+    else:
+        assert status == 200 and stub.bodies[0]["input"][0]["arguments"] == "{}"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gymbox_sandbox.responses import Response, ResponsesParams
 from gymbox_sandbox.tasks import Task
 from gymbox_sandbox.wire import ToolResult
 from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    from gymbox.models.rollout_endpoints import RolloutEndpoint
 
 
 class AgentModel(Protocol):
@@ -18,6 +21,9 @@ class AgentModel(Protocol):
     def name(self) -> str: ...
 
     async def responses(self, params: ResponsesParams) -> Response: ...
+
+    async def endpoint(self) -> RolloutEndpoint:
+        """Where clients of SDKs and frameworks reach the model, as long as the rollout runs."""
 
 
 class Tools(Protocol):

@@ -29,9 +29,12 @@ class Server:
     url: str
     token: str
 
-    def call(self, path: str, body: Any = None, *, token: str | None = None, host: str | None = None) -> Any:
+    def call(
+        self, path: str, body: Any = None, *, token: str | None = None, host: str | None = None, as_key: bool = False
+    ) -> Any:
         request = urllib.request.Request(self.url + path, None if body is None else json.dumps(body).encode())
-        request.add_header("Authorization", f"Bearer {self.token if token is None else token}")
+        token = self.token if token is None else token
+        request.add_header(*(("x-api-key", token) if as_key else ("Authorization", f"Bearer {token}")))
         if body is not None:
             request.add_header("Content-Type", "application/json")
         if host is not None:
@@ -90,10 +93,11 @@ def test_a_controller_with_a_proxy_in_it_serves_an_agent(start: Start, tmp_path:
     # let through: it has not been reset
     assert proxy.call("/sandboxes/leased/tools/increment_counter", {"count": 1})[0] == 409
     assert proxy.call("/sandboxes/leased/tools/increment_counter", {"count": 1, "more": "x" * 100})[0] == 413
-    assert controller.call("/sandboxes", token="")[0] == 401
+    assert controller.call("/sandboxes", token="")[0] == controller.call("/sandboxes", as_key=True)[0] == 401
     agent = start("agent", "model=scripted", "--port", "0", "--controller", controller.url)
     status, result = agent.call("/run?environment=counter", ROW)
     assert (status, result["reward"], result["error"]) == (200, 1.0, None)
+    assert agent.call("/run?environment=counter", ROW, as_key=True)[0] == 401
     assert [view["id"] for view in controller.call("/sandboxes?status=ready")[1]] == ["leased"]
     assert agent.stop() == 0
     assert controller.stop() == 0
@@ -144,7 +148,7 @@ def test_several_models_are_served_by_name_and_a_mistyped_one_is_told_the_neares
     status, answer = server.call("/v1/responses", {"model": "big", "input": "who are you?"})
     assert (status, answer["output"][0]["content"][0]["text"]) == (200, "I am big")
     assert [each["id"] for each in server.call("/v1/models")[1]["data"]] == ["small", "big"]
-    assert server.call("/v1/models/small")[1]["id"] == "small"
+    assert server.call("/v1/models/small", as_key=True)[1]["id"] == "small"
     status, answer = server.call("/v1/chat/completions", {"model": "smal", "messages": []})
     assert status == 404 and "did you mean 'small'?" in answer["error"]["message"]
     status, answer = server.call("/v1/messages", {"messages": []})

@@ -231,7 +231,7 @@ HOSTILE = {
 async def test_a_hostile_channel_voids_every_call_and_takes_no_time(lines: str) -> None:
     began = time.process_time()
     outcomes = await call(written(lines))
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 15  # on a busy machine; were it quadratic, it would be minutes
     assert all(outcome.error and len(outcome.error) <= 300 for outcome in outcomes)
     assert "the result channel carries something else" in str(outcomes[0].error)
 
@@ -240,7 +240,7 @@ async def test_the_largest_result_is_read_in_no_time() -> None:
     began = time.process_time()
     outcomes = await call(written("""'{"id":0,"value":[' + '[],' * 660_000 + '0]}\\n'"""))
     assert outcomes[0].ok and not same([], outcomes[0].value)
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 15  # on a busy machine; were it quadratic, it would be minutes
 
 
 async def test_it_runs_where_the_agent_can_neither_plant_nor_close_anything() -> None:

@@ -157,7 +157,7 @@ async def test_no_more_calls_than_max_concurrency_are_in_flight(stub: Any, http:
     assert most == 3
 
 
-async def test_a_request_has_what_is_set_and_nothing_else_13(stub: Any, http: HttpClient) -> None:
+async def test_a_request_has_what_is_set_and_nothing_else(stub: Any, http: HttpClient) -> None:
     stub.plays(GOOD)
     params = ResponsesParams.model_validate(
         {
@@ -230,7 +230,7 @@ SCHEMA = {
     ("text", "good"),
     [("prose", False), ('{"a": "x"}', False), ("{}", False), ('{"a": 1, "b": 2}', False), ('{"a": 1}', True)],
 )
-async def test_structured_output_that_is_not_enforced_is_no_answer_21(
+async def test_structured_output_that_is_not_enforced_is_no_answer(
     text: str, good: bool, stub: Any, http: HttpClient
 ) -> None:
     message = {"role": "assistant", "content": text, "reasoning_content": "r"}
@@ -263,7 +263,7 @@ async def test_a_chat_answer_that_is_none_is_told_as_such(stub: Any, http: HttpC
         await ChatModel(name="m", base_url=stub.url, pause=0.001).responses(PARAMS, Call(http))
 
 
-async def test_token_ids_are_asked_for_and_a_broken_prefix_is_marked_38(stub: Any, http: HttpClient) -> None:
+async def test_token_ids_are_asked_for_and_a_broken_prefix_is_marked(stub: Any, http: HttpClient) -> None:
     def sampled(prompt: list[int]) -> dict[str, Any]:
         choice = {
             **GOOD_CHAT["choices"][0],

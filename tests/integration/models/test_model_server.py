@@ -89,9 +89,7 @@ async def test_the_official_client_gets_responses(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("model", [ScriptedModel(replies=[TWO_CALLS]), ScriptedModel(replies=[REFUSAL]), Cut()])
-async def test_streamed_and_plain_responses_are_the_same_with_one_terminal_event_22_27(
-    model: Model, serve: Serve
-) -> None:
+async def test_streamed_and_plain_responses_are_the_same_with_one_terminal_event(model: Model, serve: Serve) -> None:
     async with serve(model) as url, client(url) as api:
         plain = await api.responses.create(model=model.name, input="hello")
         events = [event async for event in await api.responses.create(model=model.name, input="hello", stream=True)]
@@ -133,7 +131,7 @@ async def test_the_official_client_gets_chat_completions(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("replies", [[TWO_CALLS], [REFUSAL]])
-async def test_streamed_chat_gives_each_call_its_own_index_and_the_same_answer_26_27(
+async def test_streamed_chat_gives_each_call_its_own_index_and_the_same_answer(
     replies: list[Any], serve: Serve
 ) -> None:
     async with serve(ScriptedModel(replies=replies)) as url, client(url) as api:
@@ -162,7 +160,7 @@ async def test_streamed_chat_has_no_usage_unless_it_is_asked_for(serve: Serve) -
     assert chunks[-1].choices[0].finish_reason == "length"
 
 
-async def test_output_can_be_sent_back_as_input_13_15(serve: Serve) -> None:
+async def test_output_can_be_sent_back_as_input(serve: Serve) -> None:
     script = [TWO_CALLS, [{"type": "message", "content": "three"}]]
     async with serve(ScriptedModel(replies=script)) as url, client(url) as api:
         first = await api.responses.create(model="scripted", input="hello")

@@ -163,7 +163,7 @@ async def test_of_a_rollout_that_was_tried_again_the_last_attempt_counts(tmp_pat
 
 
 @pytest.mark.parametrize("dialect", ["responses", "chat", "messages"])
-async def test_sampled_ids_are_recorded_in_every_dialect_plain_and_streamed_36(
+async def test_sampled_ids_are_recorded_in_every_dialect_plain_and_streamed(
     tmp_path: Path, http: HttpClient, dialect: str
 ) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}

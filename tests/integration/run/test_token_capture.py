@@ -40,7 +40,7 @@ async def test_an_agent_that_carries_ids_keeps_them_and_the_row_says_so(gymbox: 
 
 
 @pytest.mark.parametrize("splice", [False, True])
-async def test_other_tokens_for_the_same_text_mask_the_row_unless_the_server_takes_the_ids_back_38(
+async def test_other_tokens_for_the_same_text_mask_the_row_unless_the_server_takes_the_ids_back(
     gymbox: Any, splice: bool
 ) -> None:
     async with vllm_double(REPLIES, drift=True, splice=splice) as double:

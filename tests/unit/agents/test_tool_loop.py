@@ -1,4 +1,4 @@
-"""The tool loop, against a scripted model and tools that are plain objects. Numbers are rows of users' reports."""
+"""The tool loop, against a scripted model and tools that are plain objects."""
 
 import asyncio
 import json
@@ -126,7 +126,7 @@ async def test_the_trajectory_holds_everything_in_order_and_the_usage_is_summed(
     assert (response.model_extra or {})["metadata"] == {"stop_reason": "completed", "steps": "3", "tool_calls": "2"}
 
 
-async def test_the_model_sees_its_reasoning_calls_and_results_again_14() -> None:
+async def test_the_model_sees_its_reasoning_calls_and_results_again() -> None:
     model = Fixed(answered([{"type": "reasoning", "id": "r", "summary": []}, *calls("add", by=1)]), MESSAGE)
     await ToolLoop().run(task(), model, Sum())
     assert [item.type for item in model.asked[1].items] == [
@@ -137,7 +137,7 @@ async def test_the_model_sees_its_reasoning_calls_and_results_again_14() -> None
     ]
 
 
-async def test_parallel_calls_run_at_once_and_are_answered_once_each_in_call_order_34_35() -> None:
+async def test_parallel_calls_run_at_once_and_are_answered_once_each_in_call_order() -> None:
     tools = Sum()
     response = await play([calls("meet", "meet", by=1), DONE], tools)
     assert [item.call_id for item in response.output if isinstance(item, FunctionCallOutput)] == ["meet_0", "meet_1"]
@@ -160,7 +160,7 @@ async def test_calls_run_one_after_another_where_the_row_says_so() -> None:
         ({"name": "fail"}, "it is broken"),
     ],
 )
-async def test_a_call_that_cannot_be_run_is_answered_with_what_to_mend_29_30(call: dict[str, str], told: str) -> None:
+async def test_a_call_that_cannot_be_run_is_answered_with_what_to_mend(call: dict[str, str], told: str) -> None:
     tools = Sum()
     response = await play([[{"type": "function_call", "call_id": "a", **call}], DONE], tools)
     assert told in outputs(response)[0] and outputs(response)[0].startswith("error: ")
@@ -184,7 +184,7 @@ async def test_only_tools_that_the_model_was_shown_and_the_sandbox_has_are_calla
     assert (response.model_extra or {})["tools"] == [ADD, elsewhere]
 
 
-async def test_calls_of_an_answer_that_was_cut_off_are_not_run_31() -> None:
+async def test_calls_of_an_answer_that_was_cut_off_are_not_run() -> None:
     tools = Sum()
     cut = answered(calls("add", by=1), status="incomplete", incomplete_details={"reason": "max_output_tokens"})
     response = await ToolLoop().run(task(), Fixed(cut), tools)
@@ -198,13 +198,13 @@ async def test_a_filtered_answer_says_so() -> None:
     assert response.incomplete_details == {"reason": "content_filter"}
 
 
-async def test_a_model_that_never_stops_calling_ends_at_the_step_limit_33() -> None:
+async def test_a_model_that_never_stops_calling_ends_at_the_step_limit() -> None:
     response = await ToolLoop(max_steps=3).run(task(), Fixed(answered(calls("add", by=1))), Sum())
     assert stopped(response) == "max_steps" and outputs(response) == ["1", "2", "3"]
     assert ToolLoop().max_steps == 32
 
 
-async def test_an_answer_of_reasoning_alone_ends_the_run_as_no_answer_33() -> None:
+async def test_an_answer_of_reasoning_alone_ends_the_run_as_no_answer() -> None:
     response = await ToolLoop().run(task(), Fixed(answered([{"type": "reasoning", "summary": []}])), Sum())
     assert stopped(response) == "no_answer" and response.status == "completed"
 
@@ -216,7 +216,7 @@ async def test_calls_over_the_limit_are_answered_and_not_run() -> None:
     assert "limit of 2" in outputs(response)[-1] and stopped(response) == "max_tool_calls"
 
 
-async def test_invalid_calls_in_a_row_end_the_run_and_tool_faults_do_not_count_32() -> None:
+async def test_invalid_calls_in_a_row_end_the_run_and_tool_faults_do_not_count() -> None:
     agent = ToolLoop(max_invalid_calls=2, max_steps=5)
     wrong, broken = answered(calls("nope")), answered(calls("fail"))
     assert stopped(await agent.run(task(), Fixed(wrong), Sum())) == "max_invalid_calls"

@@ -1,4 +1,4 @@
-"""Conversion between the Responses and the Chat format. The numbers are rows of the list of users' reports."""
+"""Conversion between the Responses and the Chat format."""
 
 import json
 from typing import Any
@@ -59,14 +59,14 @@ def chat_call(id: str | None = "c1", arguments: Any = "{}") -> dict[str, Any]:
 # --- a history for a Chat endpoint
 
 
-def test_one_turn_is_one_assistant_message_with_all_of_its_calls_8() -> None:
+def test_one_turn_is_one_assistant_message_with_all_of_its_calls() -> None:
     found = messages(user(), said("adding"), call("a"), call("b"), output("b", "2"), output("a", "1"))
     assert [message["role"] for message in found] == ["user", "assistant", "tool", "tool"]
     assert found[1]["content"] == "adding"
     assert [each["id"] for each in found[1]["tool_calls"]] == ["a", "b"]
 
 
-def test_results_follow_their_call_directly_and_in_call_order_17_34() -> None:
+def test_results_follow_their_call_directly_and_in_call_order() -> None:
     found = messages(user(), call("a"), call("b"), user("meanwhile"), output("b", "2"), output("a", "1"))
     assert [message["role"] for message in found] == ["user", "assistant", "tool", "tool", "user"]
     assert [message.get("content") for message in found[2:]] == ["1", "2", "meanwhile"]
@@ -86,7 +86,7 @@ def test_two_answers_in_a_row_stay_two_messages() -> None:
     assert [each["content"] for each in messages(user(), said("one"), said("two"))[1:]] == ["one", "two"]
 
 
-def test_reasoning_goes_back_with_the_item_that_follows_it_14() -> None:
+def test_reasoning_goes_back_with_the_item_that_follows_it() -> None:
     items = [user(), thought("hm"), call("a"), output("a"), thought("so"), said("done")]
     assert [each.get("reasoning_content") for each in messages(*items)] == [None, "hm", None, "so"]
     tagged = messages(*items, reasoning_field="think")
@@ -94,7 +94,7 @@ def test_reasoning_goes_back_with_the_item_that_follows_it_14() -> None:
     assert not any("hm" in json.dumps(each) for each in messages(*items, reasoning_field=None))
 
 
-def test_reasoning_that_a_provider_keeps_secret_leaves_no_empty_field_18() -> None:
+def test_reasoning_that_a_provider_keeps_secret_leaves_no_empty_field() -> None:
     secret = {"type": "reasoning", "summary": [], "encrypted_content": "x"}
     assert "reasoning_content" not in messages(user(), secret, said("x"))[1]
     assert messages(user(), secret, said("x"), reasoning_field="think")[1]["content"] == "x"
@@ -108,7 +108,7 @@ def test_reasoning_with_content_is_told_by_its_content() -> None:
 
 
 @pytest.mark.parametrize("bad", ['{"by": ', "[1]", "3", "nonsense", '"text"', "[" * 100_000])
-def test_arguments_that_are_no_object_are_wrapped_before_they_go_back_29_30(bad: str) -> None:
+def test_arguments_that_are_no_object_are_wrapped_before_they_go_back(bad: str) -> None:
     item = call("a", arguments=bad)
     params = ResponsesParams.model_validate({"input": [user(), item, output("a")]})
     sent = chat_from_params(params)["messages"][1]["tool_calls"][0]["function"]["arguments"]
@@ -121,7 +121,7 @@ def test_empty_arguments_go_back_as_an_empty_object() -> None:
     assert object_arguments('{"a": 1}') == '{"a": 1}'
 
 
-def test_an_image_from_a_tool_is_shown_by_the_user_after_all_results_of_the_turn_16() -> None:
+def test_an_image_from_a_tool_is_shown_by_the_user_after_all_results_of_the_turn() -> None:
     shown = [{"type": "input_text", "text": "a plot"}, {"type": "input_image", "image_url": IMAGE}]
     found = messages(user(), call("a"), call("b"), output("a", shown), output("b", "2"))
     assert [message["role"] for message in found] == ["user", "assistant", "tool", "tool", "user"]
@@ -173,7 +173,7 @@ def test_a_refusal_in_the_history_goes_back_as_one() -> None:
         ([{"role": "assistant", "content": [{"type": "strange"}]}], "strange"),
     ],
 )
-def test_what_a_chat_history_cannot_say_is_refused_by_name_11(items: list[dict[str, Any]], named: str) -> None:
+def test_what_a_chat_history_cannot_say_is_refused_by_name(items: list[dict[str, Any]], named: str) -> None:
     with pytest.raises(Invalid, match=named):
         messages(*items)
 
@@ -181,7 +181,7 @@ def test_what_a_chat_history_cannot_say_is_refused_by_name_11(items: list[dict[s
 # --- Chat-shaped rows
 
 
-def test_chat_shaped_history_is_accepted_in_input_10() -> None:
+def test_chat_shaped_history_is_accepted_in_input() -> None:
     params = ResponsesParams.model_validate(
         {
             "input": [
@@ -211,7 +211,7 @@ def test_chat_shaped_history_is_accepted_in_input_10() -> None:
     assert all("tool_calls" not in message or message["tool_calls"] for message in sent["messages"])
 
 
-def test_a_call_inside_an_assistants_content_list_is_kept_11() -> None:
+def test_a_call_inside_an_assistants_content_list_is_kept() -> None:
     content = [
         {"type": "text", "text": "adding"},
         {"type": "function_call", "call_id": "a", "name": "add", "arguments": "{}"},
@@ -236,7 +236,7 @@ def test_a_call_inside_an_assistants_content_list_is_kept_11() -> None:
         "text",
     ],
 )
-def test_messages_that_cannot_be_carried_over_are_refused_and_numbered_18(message: Any) -> None:
+def test_messages_that_cannot_be_carried_over_are_refused_and_numbered(message: Any) -> None:
     with pytest.raises(Invalid, match=r"messages\[1\]"):
         params_from_chat({"messages": [user(), message]})
 
@@ -244,7 +244,7 @@ def test_messages_that_cannot_be_carried_over_are_refused_and_numbered_18(messag
 # --- requests
 
 
-def test_a_chat_request_says_the_same_after_going_both_ways_12_39() -> None:
+def test_a_chat_request_says_the_same_after_going_both_ways() -> None:
     body = {
         "model": "m",
         "messages": [
@@ -270,19 +270,19 @@ def test_a_chat_request_says_the_same_after_going_both_ways_12_39() -> None:
     assert chat_from_params(params_from_chat(body)) == body
 
 
-def test_what_is_unset_stays_unset_12_13() -> None:
+def test_what_is_unset_stays_unset() -> None:
     params = ResponsesParams.model_validate({"input": "hi", "temperature": None, "reasoning": None, "text": None})
     assert chat_from_params(params) == {"messages": [{"role": "user", "content": "hi"}]}
 
 
-def test_effort_is_put_where_each_format_has_it_12() -> None:
+def test_effort_is_put_where_each_format_has_it() -> None:
     params = params_from_chat({"messages": [user()], "reasoning_effort": "high"})
     assert params.dump()["reasoning"] == {"effort": "high"}
     sent = chat_from_params(params)
     assert sent["reasoning_effort"] == "high" and "reasoning" not in sent
 
 
-def test_a_choice_without_tools_is_not_sent_10() -> None:
+def test_a_choice_without_tools_is_not_sent() -> None:
     params = ResponsesParams.model_validate(
         {"input": "x", "tools": [], "tool_choice": "auto", "parallel_tool_calls": True}
     )
@@ -344,7 +344,7 @@ def test_chat_fields_that_params_cannot_say_are_refused_by_name(field: str, valu
 # --- answers
 
 
-def test_text_and_calls_come_in_one_choice_9() -> None:
+def test_text_and_calls_come_in_one_choice() -> None:
     response = Response.model_validate({"status": "completed", "output": [said("adding"), call("a"), call("b")]})
     found = chat_from_response(response)
     assert len(found["choices"]) == 1
@@ -392,7 +392,7 @@ def test_a_refusal_is_a_refusal_both_ways() -> None:
 
 
 @pytest.mark.parametrize(("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")])
-def test_an_unfinished_answer_is_incomplete_with_its_reason_19_20(finish: str, reason: str) -> None:
+def test_an_unfinished_answer_is_incomplete_with_its_reason(finish: str, reason: str) -> None:
     response = response_from_chat(answer({"content": None, "reasoning": "I was thin"}, finish))
     assert response.status == "incomplete"
     assert response.incomplete_details == {"reason": reason}
@@ -400,19 +400,19 @@ def test_an_unfinished_answer_is_incomplete_with_its_reason_19_20(finish: str, r
     assert chat_from_response(response)["choices"][0]["finish_reason"] == finish
 
 
-def test_an_incomplete_response_without_any_output_is_still_a_chat_answer_20() -> None:
+def test_an_incomplete_response_without_any_output_is_still_a_chat_answer() -> None:
     response = Response.model_validate({"status": "incomplete", "incomplete_details": {"reason": "x"}, "output": []})
     choice = chat_from_response(response)["choices"][0]
     assert choice["finish_reason"] == "length" and choice["message"]["content"] == ""
 
 
-def test_a_cut_in_the_middle_of_a_thought_is_incomplete_and_no_answer_19() -> None:
+def test_a_cut_in_the_middle_of_a_thought_is_incomplete_and_no_answer() -> None:
     response = response_from_chat(answer({"content": "<think>I was thin"}, "length"))
     assert isinstance(response.output[0], Reasoning)
     assert response.output_text == "" and response.status == "incomplete"
 
 
-def test_a_call_cut_by_the_limit_is_incomplete_whatever_the_finish_reason_says_31() -> None:
+def test_a_call_cut_by_the_limit_is_incomplete_whatever_the_finish_reason_says() -> None:
     usage = {"prompt_tokens": 1, "completion_tokens": 5}
     cut = answer({"content": None, "tool_calls": [chat_call("a", '{"by": ')]}, "tool_calls", usage=usage)
     assert response_from_chat(cut, max_output_tokens=5).status == "incomplete"
@@ -434,7 +434,7 @@ def test_thoughts_in_tags_are_told_apart(content: str, text: str, reasoning: str
     assert without_thoughts(content) == (text, reasoning)
 
 
-def test_missing_ids_are_filled_and_object_arguments_become_text_15() -> None:
+def test_missing_ids_are_filled_and_object_arguments_become_text() -> None:
     response = response_from_chat(answer({"tool_calls": [chat_call(None, {"by": 1})]}, "tool_calls"))
     call = response.function_calls[0]
     assert call.call_id.startswith("call_") and json.loads(call.arguments) == {"by": 1}
@@ -496,14 +496,14 @@ def with_tokens(**more: Any) -> dict[str, Any]:
     return answer({**message, **more}, usage=usage)
 
 
-def test_token_ids_stay_on_the_last_output_item_and_go_back_out_36() -> None:
+def test_token_ids_stay_on_the_last_output_item_and_go_back_out() -> None:
     response = response_from_chat(with_tokens(reasoning="r"), token_ids=True)
     assert "generation_token_ids" not in response.dump()["output"][0]
     assert response.dump()["output"][-1]["generation_token_ids"] == [3, 4]
     assert chat_from_response(response)["choices"][0]["message"]["prompt_token_ids"] == [1, 2]
 
 
-def test_token_ids_are_taken_from_where_servers_put_them_37() -> None:
+def test_token_ids_are_taken_from_where_servers_put_them() -> None:
     body = answer({"content": "x"}, usage={"prompt_tokens": 2, "completion_tokens": 1}, prompt_token_ids=[1, 2])
     body["choices"][0] |= {"token_ids": [3], "logprobs": {"content": [{"token": "x", "logprob": -0.5}]}}
     assert response_from_chat(body, token_ids=True).dump()["output"][-1]["generation_log_probs"] == [-0.5]
@@ -521,7 +521,7 @@ def test_token_ids_are_taken_from_where_servers_put_them_37() -> None:
         {"generation_token_ids": [3], "generation_log_probs": [-0.1]},
     ],
 )
-def test_partial_or_conflicting_token_ids_are_refused_36_37(more: dict[str, Any]) -> None:
+def test_partial_or_conflicting_token_ids_are_refused(more: dict[str, Any]) -> None:
     with pytest.raises(Invalid, match="token ids"):
         response_from_chat(with_tokens(**more), token_ids=True)
 
@@ -531,7 +531,7 @@ def test_partial_token_ids_that_nobody_asked_for_are_none() -> None:
     assert "generation_token_ids" not in dumped
 
 
-def test_a_prompt_that_does_not_begin_with_what_was_sampled_is_noticed_38() -> None:
+def test_a_prompt_that_does_not_begin_with_what_was_sampled_is_noticed() -> None:
     history = response_from_chat(with_tokens(), token_ids=True).output
     assert prefix_fault(history, [1, 2, 3, 4, 5]) is None
     assert prefix_fault(history, [1, 2, 34, 5])

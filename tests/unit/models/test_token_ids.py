@@ -62,12 +62,12 @@ def test_every_shape_gives_all_three_fields(shape: Any) -> None:
         (({"prompt_token_ids": [1]}, {"meta_info": {"output_token_logprobs": "no"}, "logprobs": []}, {}), "has no"),
     ],
 )
-def test_partial_and_conflicting_sets_are_refused_37(change: Any, text: str) -> None:
+def test_partial_and_conflicting_sets_are_refused(change: Any, text: str) -> None:
     with pytest.raises(Invalid, match=text):
         sampled_ids(*change, USAGE, wanted=True)
 
 
-def test_ids_that_a_parser_swallowed_are_missed_by_the_usage_36() -> None:
+def test_ids_that_a_parser_swallowed_are_missed_by_the_usage() -> None:
     with pytest.raises(Invalid, match="2 ids, 2 log-probs, 3 tokens"):
         sampled_ids({}, {}, ALL, {"output_tokens": 3}, wanted=True)
 
@@ -77,7 +77,7 @@ def test_who_did_not_ask_gets_none_or_all() -> None:
     assert sampled_ids({}, {}, ALL, None, wanted=False) == ALL
 
 
-def test_a_stream_gives_what_the_whole_answer_does_though_its_text_is_hidden_36() -> None:
+def test_a_stream_gives_what_the_whole_answer_does_though_its_text_is_hidden() -> None:
     chunks = [
         {"prompt_token_ids": [1, 2], "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]},
         # the parser holds a tag back: ids without a text
@@ -106,7 +106,7 @@ def history(*more: dict[str, Any]) -> list[Any]:
     return ResponsesParams.model_validate({"input": [{"role": "user", "content": "hi"}, said, *more]}).items
 
 
-def test_a_prompt_that_is_not_what_was_sampled_is_marked_with_the_reason_38() -> None:
+def test_a_prompt_that_is_not_what_was_sampled_is_marked_with_the_reason() -> None:
     answer = {"role": "assistant", "content": "two", "generation_token_ids": [9], "generation_log_probs": [-1.0]}
     kept = Response.model_validate({"output": [{**answer, "prompt_token_ids": [1, 2, 3, 4, 5]}]})
     broken = Response.model_validate({"output": [{**answer, "prompt_token_ids": [1, 2, 3, 7, 5]}]})

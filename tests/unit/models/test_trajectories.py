@@ -84,7 +84,7 @@ def test_without_ids_the_items_tell_and_nothing_is_masked() -> None:
     assert main.input == [{"type": "message", **USER}] and len(main.output) == 6
 
 
-def test_text_that_became_other_tokens_begins_another_branch_and_is_masked_38() -> None:
+def test_text_that_became_other_tokens_begins_another_branch_and_is_masked() -> None:
     calls = growing(tokens=True)
     assert calls[2].response is not None
     calls[2].response["output"][-1] |= ids([1, 2, 3, 4, 5, 66, 7, 8], 9)

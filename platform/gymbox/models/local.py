@@ -217,12 +217,17 @@ class LocalModel(Model):
         return await count_of_chat(self._endpoint, choice or self._to_answer(asked, params), call)
 
     def _asked(self, params: ResponsesParams) -> dict[str, Any]:
-        """The Chat request for `params`, with calls and results told as text: the model's template knows no tools."""
+        """The Chat request for `params`, with calls and results told as text: the model's template knows no tools.
+
+        Raises:
+            Invalid: it holds what is no text.
+        """
         plain = params.model_copy(update={"tools": [], "tool_choice": None})
         body: dict[str, Any] = {"temperature": self.temperature, **chat_from_params(plain, reasoning_field=None)}
         limit = min(params.max_output_tokens or self.max_output_tokens, self.max_output_tokens)
         # what is cached is added up in another order, which can tip the likeliest token
         cached = body["temperature"] > 0
+        _refuse_what_is_no_text(body["messages"])
         told = told_as_notes(body["messages"])
         return body | LOOPS | {"messages": told, "max_tokens": limit, "model": self.name, "cache_prompt": cached}
 
@@ -288,6 +293,13 @@ def bundled_model() -> Path:
         if file.suffix == ".gguf":
             return Path(str(file.locate()))
     raise ConfigError(INSTALL)
+
+
+def _refuse_what_is_no_text(messages: list[dict[str, Any]]) -> None:
+    for message in messages:
+        for part in message["content"] if isinstance(message.get("content"), list) else ():
+            if part["type"] != "text":
+                raise Invalid(f"input: a part of type {part['type']!r}: the local model reads text only")
 
 
 def _without_log_probs(item: Item) -> Item:

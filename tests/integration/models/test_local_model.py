@@ -148,6 +148,17 @@ async def test_a_request_that_is_too_long_is_refused_by_kind(model: LocalModel, 
 
 
 @pytest.mark.local_model
+async def test_an_image_is_refused_by_name(model: LocalModel, http: HttpClient) -> None:
+    shown = [
+        {"type": "input_text", "text": "what is it?"},
+        {"type": "input_image", "image_url": "data:image/png;base64,AA=="},
+    ]
+
+    with pytest.raises(Invalid, match="'image_url': the local model reads text only"):
+        await model.responses(params(input=[{"role": "user", "content": shown}]), Call(http))
+
+
+@pytest.mark.local_model
 async def test_its_server_is_for_this_process_only_and_goes_when_it_closes(available: None, http: HttpClient) -> None:
     model = LocalModel(context=512)
     await model.responses(params(max_output_tokens=1), Call(http))

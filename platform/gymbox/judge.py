@@ -35,7 +35,7 @@ REMEMBERED, REMEMBERED_BYTES = 20_000, 64 * 1024 * 1024
 ALLOWED = frozenset(
     {"input", "instructions", "text", "temperature", "top_p", "max_output_tokens", "reasoning", "metadata"}
 )
-PARTS = frozenset({"input_text", "output_text", "text"})
+PARTS = ("input_text", "output_text", "text")
 OF_PART = frozenset({"type", "text", "annotations", "logprobs", "cache_control"})
 OF_MESSAGE = frozenset({"cache_control"})
 """Beside what every message has."""

@@ -132,7 +132,7 @@ class RunFolder:
         Raises:
             ConfigError: it holds a run and `resume` is off; the inputs have changed (each change is named).
         """
-        before = _manifest_in(path)
+        before = manifest_in(path)
         if before is None or not resume:
             _refuse_to_overwrite(path)
             return None
@@ -322,11 +322,18 @@ class RunFolder:
         os.close(self._file)
 
 
-def _manifest_in(path: Path) -> RunManifest | None:
+def manifest_in(path: Path) -> RunManifest | None:
+    """The manifest of the run in a folder; None where there is none.
+
+    Raises:
+        ConfigError: it is damaged, or cannot be read.
+    """
     try:
         return RunManifest.model_validate_json((path / MANIFEST).read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path / MANIFEST}: {error.strerror}") from error
     except ValidationError as error:
         raise ConfigError(f"{path / MANIFEST} is damaged or of another version of gymbox: {error}") from error
 

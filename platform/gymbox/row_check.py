@@ -47,7 +47,7 @@ class _Judgement(BaseModel):
 _JUDGEMENTS: TypeAdapter[Any] = TypeAdapter(list[_Judgement])
 _NOT_PLAIN = re.compile(r"^Value error, | or instance of \w+$")
 _HUGE_EXPONENT = re.compile(rb"[0-9][eE]\+?[0-9]{3}")
-_ROLES = frozenset({"user", "assistant", "system", "developer"})
+_ROLES = ("user", "assistant", "system", "developer")  # no set: what is looked up may have no hash
 _PLAIN = frozenset({"type", "role", "content"})
 
 

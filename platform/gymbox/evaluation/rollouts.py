@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gymbox.errors import ConfigError
-from gymbox.results import MANIFEST, ROLLOUTS, RunManifest
+from gymbox.results import ROLLOUTS, manifest_in
 from gymbox.rollout import RolloutResult
 
 OURS = frozenset(
@@ -74,17 +74,7 @@ class RunReader:
         self.torn = 0
         if not self.file.is_file():
             raise ConfigError(f"{path} holds no rollouts: give the folder of a run, or a JSONL file of rollouts")
-        self.manifest = self._manifest()
-
-    def _manifest(self) -> RunManifest | None:
-        if not self.path.is_dir():
-            return None
-        try:
-            return RunManifest.model_validate_json((self.path / MANIFEST).read_bytes())
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise ConfigError(f"{self.path / MANIFEST} is damaged or of another version of gymbox: {error}") from error
+        self.manifest = manifest_in(path)
 
     @property
     def name(self) -> str:
@@ -131,10 +121,9 @@ def rollout_of(line: dict[str, Any]) -> Rollout:
     error = line.get("error") or ({"kind": failed, "detail": line.get("_ng_failure_judge_error")} if failed else None)
     response, calls = line.get("response") or {}, line.get("calls") or {}
     usage = line.get("usage") or response.get("usage") or {}
-    output = response.get("output")
+    output, stop = response.get("output"), (response.get("metadata") or {}).get("stop_reason")
     results = [item for item in output or () if item.get("type") == "function_call_output"]
     environment = line.get("environment") or (line.get("agent_ref") or {}).get("name") or "unknown"
-    told = {name: calls[name] if calls.get(name) else usage.get(name) for name in ("input_tokens", "output_tokens")}
     index, repeat = line.get("_ng_task_index"), line.get("_ng_rollout_index")
     return Rollout(
         environment=str(environment),
@@ -147,15 +136,15 @@ def rollout_of(line: dict[str, Any]) -> Rollout:
         detail=str(error.get("detail") or "") if error else "",
         components=_numbers(line.get("reward_components")),
         metrics=_numbers(line.get("metrics")),
-        input_tokens=told["input_tokens"],
-        output_tokens=told["output_tokens"],
-        cost=calls.get("cost"),
-        seconds=(line.get("timings") or {}).get("total"),
-        turns=calls.get("count") or _turns(output),
+        input_tokens=_number(calls.get("input_tokens") or usage.get("input_tokens")),
+        output_tokens=_number(calls.get("output_tokens") or usage.get("output_tokens")),
+        cost=_number(calls.get("cost")),
+        seconds=_number((line.get("timings") or {}).get("total")),
+        turns=_number(calls.get("count")) or _turns(output),
         tool_calls=None if output is None else len([item for item in output if item.get("type") == "function_call"]),
         tool_errors=None if output is None else sum(_tells_of_error(item.get("output")) for item in results),
-        stop_reason=(response.get("metadata") or {}).get("stop_reason"),
-        attempts=line.get("attempts") or 1,
+        stop_reason=stop if isinstance(stop, str) else None,
+        attempts=_number(line.get("attempts")) or 1,
         line=line,
     )
 
@@ -185,15 +174,20 @@ def task_key(line: dict[str, Any]) -> str:
 def _reward(value: Any) -> float | None:
     if value is None:
         return None
-    if isinstance(value, str) or not math.isfinite(float(value)):
+    if _number(value) is None:
         raise ValueError(f"its reward is {value!r}, not a finite number")
     return float(value)
+
+
+def _number(value: Any) -> Any:
+    """The number; None for what is none that can be counted with, which some agent or verifier has put there."""
+    return value if isinstance(value, int | float) and abs(value) <= sys.float_info.max else None
 
 
 def _numbers(values: Any) -> dict[str, float]:
     if not isinstance(values, dict):
         return {}
-    return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
+    return {name: float(value) for name, value in values.items() if _number(value) is not None}
 
 
 def _turns(output: list[dict[str, Any]] | None) -> int | None:

@@ -13,7 +13,7 @@ import aiohttp
 from gymbox.errors import ErrorKind
 from gymbox.http import HttpClient, retry_after
 from gymbox.models.sse import LARGEST_EVENT
-from gymbox.models.strict_json import json_bytes, strict_json, without_halves
+from gymbox.models.strict_json import strict_json, without_halves
 
 LARGEST_ANSWER = 64 * 1024 * 1024
 """Bytes, after decompression; more is no answer."""
@@ -257,7 +257,7 @@ def kind_of_code(code: str) -> ErrorKind:
     """The kind of an error that came without a status of its own."""
     if code in KINDS:
         return KINDS[code]
-    if code.isdigit():
+    if code.isascii() and code.isdigit() and len(code) == 3:
         return kind_of_status(int(code))
     if code in _UNPAID or code in ("invalid_api_key", "authentication_error", "permission_error", "billing_error"):
         return ErrorKind.MODEL_UNAUTHORIZED
@@ -311,11 +311,6 @@ def tokens_in(answer: Any) -> int | None:
     names = ("total_tokens",) if usage.get("total_tokens") else ("input_tokens", "output_tokens")
     found = [usage[name] for name in names if isinstance(usage.get(name), int)]
     return sum(found) if found else None
-
-
-def encoded(body: dict[str, Any]) -> bytes:
-    """A request's bytes."""
-    return json_bytes(body)
 
 
 def decoded(body: bytes) -> Any:

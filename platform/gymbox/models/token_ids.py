@@ -23,6 +23,8 @@ TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_prob
 """All three, or none."""
 MASK_FIELDS = ("mask_sample", "mask_reason")
 """On an item and on a rollout's record: not to be trained on, and why."""
+TRAINING_FIELDS = (*TOKEN_FIELDS, *MASK_FIELDS)
+"""Of an item: what only training needs."""
 _TOKEN_ID = "token_id:"
 
 
@@ -99,7 +101,7 @@ def _ids_in(entries: list[dict[str, Any]]) -> list[int]:
 
 def _numbered(token: Any) -> int | None:
     number = token.removeprefix(_TOKEN_ID) if isinstance(token, str) and token.startswith(_TOKEN_ID) else ""
-    return int(number) if number.isascii() and number.isdigit() else None
+    return int(number) if number.isascii() and number.isdigit() and len(number) < 20 else None
 
 
 def _agreed(what: str, sources: list[Any]) -> list[int] | None:

@@ -71,6 +71,8 @@ FAULTS = {
     "reset": resets,
     "half JSON": answers_bytes(json.dumps(GOOD).encode()[:50]),
     "200 error": answers_json({"error": {"message": "x"}}),
+    "200 error whose code is nearly a number": answers_json({"error": {"message": "x", "code": "²"}}),
+    "200 error whose code is a number without end": answers_json({"error": {"message": "x", "code": "9" * 5000}}),
 }
 """Some that may pass; all that a back end does wrong, and how it is told, is in test_misbehaving_backends."""
 

@@ -190,6 +190,12 @@ def test_each_wrong_item_is_one_sentence_in_the_words_of_the_row(write: Write, i
     assert faults(write(row(input=[good, item]))) == [f"1: responses_create_params.input[1]{said}; {remedy}"]
 
 
+@pytest.mark.parametrize("role", [[], {}, [["user"]], None, 3])
+def test_a_role_of_any_kind_is_a_fault_and_no_crash(write: Write, role: Any) -> None:
+    (fault,) = faults(write(row(input=[{"role": role, "content": "x"}])))
+    assert "input[0].role: Input should be 'user', 'assistant', 'system' or 'developer'" in fault
+
+
 def test_settings_that_only_some_engines_know_pass(write: Write) -> None:
     extras = {"top_k": 1, "min_p": 0, "seed": 1, "logprobs": 1, "max_tokens": 9, "chat_template_kwargs": {}}
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from gymbox.errors import ConfigError
 from gymbox.evaluation.rollouts import RunReader, rollout_of, row_of, task_key
+from gymbox.evaluation.summary import summary
 
 from tests.unit.evaluation.conftest import line
 
@@ -69,6 +71,25 @@ def test_recorded_calls_tell_more_than_usage() -> None:
     assert (found.turns, found.input_tokens, found.output_tokens, found.cost) == (3, 30, 9, 0.25)
 
 
+@pytest.mark.parametrize("nonsense", [[], {}, "many", math.nan, math.inf, 10**400])
+def test_what_an_agent_reports_and_is_no_number_is_unknown(nonsense: object, tmp_path: Path) -> None:
+    names = ("count", "input_tokens", "output_tokens", "cost")
+    told = {
+        "calls": dict.fromkeys(names, nonsense),
+        "timings": {"total": nonsense},
+        "metrics": {"length": nonsense, "depth": 2},
+        "attempts": nonsense,
+        "response": {"metadata": {"stop_reason": [nonsense]}},
+    }
+    found = rollout_of(line("a", reward=1.0, **told))
+    assert (found.turns, found.input_tokens, found.output_tokens, found.cost, found.seconds) == (None,) * 5
+    assert (found.metrics, found.attempts, found.stop_reason) == ({"depth": 2.0}, 1, None)
+    path = tmp_path / "some.jsonl"
+    path.write_text(json.dumps(line("a", reward=1.0, **told)) + "\n")
+    figures = summary(RunReader(path)).total
+    assert (figures.mean, figures.cost.count, figures.stop_reasons) == (1.0, 0, {})
+
+
 def test_a_task_without_an_id_is_known_by_its_row_whatever_the_run_asks_of_the_model() -> None:
     row = {"responses_create_params": {"input": "x", "temperature": 0.1, "seed": 1}, "expected": 3}
     other = {"responses_create_params": {"input": "x", "temperature": 0.9, "seed": 2}, "expected": 3}
@@ -110,6 +131,8 @@ def test_a_torn_last_line_is_left_out_and_told(run: Callable[..., Path]) -> None
         ('{"task": 1}\n', "it has no 'reward'"),
         ('{"reward": "1"}\n', "'1', not a finite number"),
         ('{"reward": NaN}\n', "nan, not a finite number"),
+        (f'{{"reward": 1{"0" * 400}}}\n', "not a finite number"),
+        ('{"reward": [1]}\n', "not a finite number"),
         ("[]\n", ":1 is no rollout"),
     ],
 )

@@ -166,6 +166,7 @@ SMUGGLED: dict[str, dict[str, Any]] = {
     },
     "fields of the template": {"metadata": {"chat_template_kwargs": "{}"}},
     "beside a message": {"input": [{"role": "user", "content": "?", "images": ["http://example.com/a.png"]}]},
+    "a part of no type": {"input": [{"role": "user", "content": [{"type": ["image_url"], "text": "?"}]}]},
     "beside a part": {
         "input": [
             {"role": "user", "content": [{"type": "input_text", "text": "?", "image_url": "http://example.com"}]}

@@ -59,6 +59,10 @@ def test_every_shape_gives_all_three_fields(shape: Any) -> None:
         (({}, {"token_ids": [3, 5]}, ALL), "two lists of token ids"),
         (({}, {}, {**ALL, "generation_log_probs": [-1.0]}), "2 ids, 1 log-probs, 2 tokens"),
         (({"prompt_token_ids": [1]}, {"logprobs": entries("token_id:x", "token_id:4")}, {}), "generation_token_ids"),
+        (
+            ({"prompt_token_ids": [1]}, {"logprobs": entries(f"token_id:{'9' * 5000}", "token_id:4")}, {}),
+            "generation_token_ids",
+        ),
         (({"prompt_token_ids": [1]}, {"meta_info": {"output_token_logprobs": "no"}, "logprobs": []}, {}), "has no"),
     ],
 )

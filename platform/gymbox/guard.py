@@ -49,6 +49,14 @@ class Guard:
     """Bytes of a request's body; more is answered with 413. 0: no limit."""
     open_paths: frozenset[str] = OPEN_PATHS
 
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            ConfigError: the token is empty, which every request would bring.
+        """
+        if self.token is not None and not self.token.strip():
+            raise ConfigError("the token is empty: write one into its file or variable, or remove that")
+
     def check(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Let a request for `path` pass; the case of its headers' names does not matter.
 
@@ -75,7 +83,7 @@ class Guard:
                 raise Forbidden(f"requests from the web origin {origin!r} are not answered")
         if self.token is None or path in self.open_paths or is_bearer(authorization, self.token):
             return
-        if hmac.compare_digest(key, self.token.encode()):
+        if key and hmac.compare_digest(key, self.token.encode()):
             return
         if key or bearer(authorization):
             raise Unauthorized("this token is not known here")
@@ -105,8 +113,8 @@ def bearer(authorization: bytes) -> str:
 
 
 def is_bearer(authorization: bytes, token: str) -> bool:
-    """Whether the header's value brings this token, compared in constant time."""
-    return hmac.compare_digest(bearer(authorization).encode(), token.encode())
+    """Whether the header's value brings this token, compared in constant time; an empty one, nobody brings."""
+    return token != "" and hmac.compare_digest(bearer(authorization).encode(), token.encode())
 
 
 def is_loopback(host: str) -> bool:

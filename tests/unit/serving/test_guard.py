@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from gymbox.errors import AtCapacity, Forbidden, Unauthorized
-from gymbox.guard import Guard, base_url, is_loopback, refusal, request_id
+from gymbox.errors import AtCapacity, ConfigError, Forbidden, Unauthorized
+from gymbox.guard import Guard, base_url, is_bearer, is_loopback, refusal, request_id
 
 TOKEN = "a-token-for-tests-only"
 
@@ -96,6 +96,13 @@ def test_pages_of_the_servers_own_may_call_it_where_it_has_some(origin, host, al
 def test_who_answers_to_any_host_trusts_no_page():
     with pytest.raises(Forbidden):
         Guard(own_pages=True, hosts=("*",)).check("/", [(b"host", b"evil"), (b"origin", b"http://evil")])
+
+
+@pytest.mark.parametrize("token", ["", " ", "\n"])
+def test_an_empty_token_opens_nothing(token):
+    with pytest.raises(ConfigError, match="token is empty"):
+        Guard(token=token, takes_api_key=True)
+    assert not any(is_bearer(value, token.strip()) for value in (b"", b"Bearer", b"Bearer ", b"Basic x"))
 
 
 def test_a_guard_does_not_show_its_token():

@@ -72,12 +72,16 @@ def _told_to_end(stop: asyncio.Event) -> Iterator[None]:
         bell.setblocking(False)
         rope.setblocking(False)
         signal.set_wakeup_fd(rope.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda number, frame: loop.call_soon_threadsafe(stop.set))
+        before = {
+            number: signal.signal(number, lambda number, frame: loop.call_soon_threadsafe(stop.set))
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
         loop.add_reader(bell, bell.recv, 512)
         try:
             yield
         finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
             loop.remove_reader(bell)
             signal.set_wakeup_fd(-1)
 

@@ -121,12 +121,35 @@ def get(directory: Path, path: str) -> bytes:
         return b"".join(iter(lambda: connection.recv(4096), b""))
 
 
+def post(directory: Path, path: str, body: bytes) -> bytes:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(directory / "server.sock"))
+        head = f"POST {path} HTTP/1.1\r\nHost: s\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        connection.sendall(head + body)
+        return connection.recv(4096)
+
+
 def test_a_server_says_when_it_is_ready_and_ends_with_sigterm(written: Any, directory: Path) -> None:
     with served(directory, written(PLAIN)) as (process, told):
         assert told == b"ready\n"
         assert b'"status":"ok"' in get(directory, "/healthz")
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
+
+
+def test_a_second_signal_ends_a_server_that_waits_for_a_thread(written: Any, directory: Path) -> None:
+    waits = PLAIN.replace(
+        "...",
+        "\n    async def reset(self, task):\n        import asyncio, time\n"
+        "        asyncio.get_running_loop().run_in_executor(None, time.sleep, 600)\n",
+    )
+    with served(directory, written(waits)) as (process, _):
+        assert b"200" in post(directory, "/reset", b'{"task": {}}')
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 128 + signal.SIGTERM  # as the process that waits for the server tells it
 
 
 def test_a_server_that_cannot_be_loaded_says_why_and_ends_with_code_1(written: Any, directory: Path) -> None:
@@ -151,10 +174,5 @@ def test_requests_in_flight_are_answered_before_it_ends(written: Any, directory:
         "        os.kill(os.getpid(), signal.SIGTERM)\n        await asyncio.sleep(0.05)\n",
     )
     with served(directory, written(slow)) as (process, _):
-        body = b'{"task": {}}'
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(str(directory / "server.sock"))
-            head = f"POST /reset HTTP/1.1\r\nHost: s\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-            connection.sendall(head + body)
-            assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+        assert post(directory, "/reset", b'{"task": {}}').startswith(b"HTTP/1.1 200")
         assert process.wait(30) == 0

@@ -6,15 +6,16 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from gymbox.errors import ConfigError
-from gymbox.models.cassettes import CALLS
-from gymbox.results import FAILURES, MANIFEST, METRICS, ROLLOUTS, RunManifest, Score, metrics_of, written
+from gymbox.models.cassettes import CALLS, JUDGE_CALLS
+from gymbox.results import FAILURES, MANIFEST, METRICS, ROLLOUTS, RunManifest, Score, manifest_in, metrics_of, written
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,9 @@ class Shard:
         Raises:
             ConfigError: there is no run, or it is no shard of one.
         """
-        try:
-            manifest = RunManifest.model_validate_json((path / MANIFEST).read_bytes())
-        except OSError as error:
-            raise ConfigError(f"{path} holds no run: {error.strerror}") from error
-        except ValueError as error:
-            raise ConfigError(f"{path / MANIFEST} is damaged or of another version of gymbox: {error}") from error
+        manifest = manifest_in(path)
+        if manifest is None:
+            raise ConfigError(f"{path} holds no run: it has no {MANIFEST}")
         shard = manifest.inputs.get("runner", {}).get("shard")
         if shard is None:
             raise ConfigError(f"{path} is no shard: its run had no runner.shard=PART/PARTS")
@@ -50,11 +48,11 @@ class Shard:
         del inputs["runner"]["shard"]
         return dict(inputs)
 
-    def lines(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
-        """Every whole line of its rollouts.
+    def lines(self, count: Callable[[dict[str, Any]], None]) -> Iterator[bytes]:
+        """Every line of its rollouts, its record given to `count` before.
 
         Raises:
-            ConfigError: a line is damaged.
+            ConfigError: a line is damaged, or none of a rollout.
         """
         path = self.path / ROLLOUTS
         with path.open("rb") as file:
@@ -62,14 +60,16 @@ class Shard:
                 if not line.endswith(b"\n"):
                     raise ConfigError(f"{path} ends in the middle of a line: go on with that run, then merge")
                 try:
-                    yield line, json.loads(line)
-                except ValueError as error:
-                    raise ConfigError(f"{path}:{number} is damaged: {error}") from error
+                    count(json.loads(line))
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    told = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+                    raise ConfigError(f"{path}:{number} is damaged: {told}") from error
+                yield line
 
 
 def merged(paths: Sequence[Path], output: Path, *, partial: bool = False) -> RunManifest:
-    """Write one run made of all these shards to `output`, whole or not at all; what is recorded of their model calls
-    comes along.
+    """Write one run made of all these shards to `output`, whole or not at all; what is recorded of the calls of
+    their model and judge comes along.
 
     Args:
         partial: also where shards are missing, or have not finished.
@@ -117,13 +117,15 @@ def _check(shards: Sequence[Shard], *, partial: bool) -> None:
 
 
 def _write(shards: Sequence[Shard], folder: Path) -> RunManifest:
-    total, scores = Score(), dict[str, Score]()
+    total, scores = Score(), defaultdict[str, Score](Score)
+
+    def count(record: dict[str, Any]) -> None:
+        total.add(record)
+        scores[record["environment"]].add(record)
+
     with (folder / ROLLOUTS).open("wb") as rows:
         for shard in shards:
-            for line, record in shard.lines():
-                rows.write(line)
-                total.add(record)
-                scores.setdefault(record["environment"], Score()).add(record)
+            rows.writelines(shard.lines(count))
         rows.flush()
         os.fsync(rows.fileno())
     if any((shard.path / FAILURES).exists() for shard in shards):
@@ -133,9 +135,10 @@ def _write(shards: Sequence[Shard], folder: Path) -> RunManifest:
                     with (shard.path / FAILURES).open("rb") as file:
                         shutil.copyfileobj(file, failed)
     for shard in shards:
-        for cassette in sorted((shard.path / CALLS).glob("*.jsonl")):
-            (folder / CALLS).mkdir(exist_ok=True)
-            shutil.copyfile(cassette, folder / CALLS / f"{shard.manifest.run}-{cassette.name}")
+        for calls in (CALLS, JUDGE_CALLS):
+            for cassette in sorted((shard.path / calls).glob("*.jsonl")):
+                (folder / calls).mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(cassette, folder / calls / f"{shard.manifest.run}-{cassette.name}")
     whole = len(shards) == shards[0].parts and all(shard.manifest.status == "finished" for shard in shards)
     first = shards[0].manifest
     manifest = first.model_copy(

@@ -31,7 +31,7 @@ from gymbox.evaluation.metrics_file import complete_metrics
 from gymbox.http import HttpClient
 from gymbox.judge import Judge, judge_of
 from gymbox.models.capture import Capture
-from gymbox.models.cassettes import CALLS
+from gymbox.models.cassettes import JUDGE_CALLS
 from gymbox.plan import Plan
 from gymbox.progress import Progress, show
 from gymbox.providers import isolation_of, versions_of
@@ -40,7 +40,6 @@ from gymbox.results import RunFolder, WriteFailed
 from gymbox.rollout import RolloutController
 from gymbox.runner import Summary, run
 
-JUDGE_CALLS = "judge"
 """Folder in a run's in which the judge's calls are."""
 log = logging.getLogger(__name__)
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -167,12 +166,12 @@ class Run:
 
     @asynccontextmanager
     async def _judge_recorded(self, judge: Judge | None, folder: RunFolder) -> AsyncIterator[None]:
-        """Where the model's calls are recorded, record the judge's too; apart, as they are no part of a trajectory."""
+        """Where the model's calls are recorded, record the judge's too."""
         runner = self.settings.runner
         if judge is None or runner.capture == "off":
             yield
             return
-        place, secrets = folder.path / JUDGE_CALLS / CALLS, logs.hidden()
+        place, secrets = folder.path / JUDGE_CALLS, logs.hidden()
         async with Capture(place, mode=runner.capture, rate=runner.capture_rate, secrets=secrets) as capture:
             judge.record(capture)
             yield

@@ -31,6 +31,8 @@ from gymbox.models.prices import Spent
 Dialect = Literal["responses", "chat", "messages", "count_tokens"]
 CALLS = "calls"
 """Folder of the cassettes in a run's."""
+JUDGE_CALLS = f"judge/{CALLS}"
+"""Folder of those of its judge's calls, which are no part of a trajectory."""
 _UNSAID = frozenset({"model", "stream", "stream_options"})
 """Fields of a request that do not make it another one."""
 _RUN = re.compile(r"[0-9a-f]{8}-")

@@ -44,6 +44,8 @@ async def shards(counter: Environment, tmp_path: Path) -> list[Path]:
 def test_shards_become_one_run(shards: list[Path], tmp_path: Path) -> None:
     (shards[0] / "calls").mkdir()
     (shards[0] / "calls" / "one.jsonl").write_text("{}\n")
+    (shards[1] / "judge" / "calls").mkdir(parents=True)
+    (shards[1] / "judge" / "calls" / "one.jsonl").write_text('{"judge": 1}\n')
     (shards[1] / "failures.jsonl").write_text('{"a": 1}\n')
 
     merged(shards[::-1], tmp_path / "whole")
@@ -58,7 +60,9 @@ def test_shards_become_one_run(shards: list[Path], tmp_path: Path) -> None:
     assert manifest["inputs"]["runner"]["shard"] is None and len(manifest["shards"]) == 2
     metrics = json.loads((whole / "metrics.json").read_text())
     assert metrics["total"]["mean/reward"] == 1.0 and metrics["environments"]["counter"]["rollouts"] == 12
-    assert len(list((whole / "calls").iterdir())) == 1 and (whole / "failures.jsonl").read_text() == '{"a": 1}\n'
+    assert [path.read_text() for path in (whole / "calls").iterdir()] == ["{}\n"]
+    assert [path.read_text() for path in (whole / "judge" / "calls").iterdir()] == ['{"judge": 1}\n']
+    assert (whole / "failures.jsonl").read_text() == '{"a": 1}\n'
 
 
 def test_a_merged_run_is_not_gone_on_with(shards: list[Path], tmp_path: Path) -> None:
@@ -99,7 +103,12 @@ def test_what_is_there_can_be_merged_and_is_not_called_finished(shards: list[Pat
 def test_a_damaged_or_unfinished_shard_leaves_nothing_behind(shards: list[Path], tmp_path: Path) -> None:
     rows = shards[1] / "rollouts.jsonl"
     good = rows.read_bytes()
-    for content, said in ((good[:-3], "middle of a line"), (good + b"{\n", r"jsonl:7 is damaged")):
+    for content, said in (
+        (good[:-3], "middle of a line"),
+        (good + b"{\n", r"jsonl:7 is damaged"),
+        (good + b"{}\n", r"jsonl:7 is damaged: it has no 'reward'"),
+        (good + b"[]\n", r"jsonl:7 is damaged"),
+    ):
         rows.write_bytes(content)
         with pytest.raises(ConfigError, match=said):
             merged(shards, tmp_path / "whole")

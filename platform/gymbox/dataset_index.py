@@ -68,7 +68,7 @@ def index_of(path: Path, file: BinaryIO, hidden_fields: Sequence[str], cache: Pa
     with ThreadPoolExecutor(1) as beside:
         digest = beside.submit(_sha256, path)
         scans = _in_parts(path, file, hidden_fields, stamp[2]) if large else [scan(path, file, hidden_fields, 0, None)]
-        index = _joined(path, file, digest.result(), scans)
+        index = _joined(path, digest.result(), scans)
     if stamp_of(file) != stamp:
         raise ConfigError(f"{path} was changed while it was checked; start again with the file at rest")
     if entry is not None and not index.faults.count and time.time_ns() - max(stamp[3:]) > _RACY_NS:
@@ -78,7 +78,8 @@ def index_of(path: Path, file: BinaryIO, hidden_fields: Sequence[str], cache: Pa
 
 def _in_parts(path: Path, file: BinaryIO, hidden_fields: Sequence[str], size: int) -> list[Scan]:
     """The scans of a file's parts, in order; each but the first is made by a process of its own."""
-    count = min(os.process_cpu_count() if hasattr(os, "process_cpu_count") else len(os.sched_getaffinity(0)), 8)
+    # of the processors only those that this process may use, where the system tells
+    count = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
     borders = [0, *(_line_after(file, size * part // count) for part in range(1, count)), size]
     program = f"import sys; from {gymbox.row_check.__name__} import main; main(*sys.argv[1:])"
     command = [sys.executable, "-c", program, str(path)]
@@ -108,7 +109,7 @@ def _line_after(file: BinaryIO, offset: int) -> int:
     return file.tell()
 
 
-def _joined(path: Path, file: BinaryIO, sha256: str, scans: Sequence[Scan]) -> Index:
+def _joined(path: Path, sha256: str, scans: Sequence[Scan]) -> Index:
     offsets, ids, id_lines, faults, lines = array("Q"), array("Q"), array("Q"), Faults(), 0
     for part in scans:
         offsets += part.offsets

@@ -117,6 +117,17 @@ class RunnerSettings(BaseModel):
         """Tasks of an environment; None: all."""
         return None if self.limit is None else self.limit.get(environment, self.limit.get(DEFAULT))
 
+    def tasks_of(self, environment: str, rows: int) -> int:
+        """Tasks of an environment whose dataset has so many rows, those of all shards together."""
+        return min(rows, self.limit_of(environment) or rows)
+
+    def of_shard(self, tasks: Sequence[int]) -> Sequence[int]:
+        """Those of an environment's tasks that this run does."""
+        if self.shard is None:
+            return tasks
+        part, parts = map(int, self.shard.split("/"))
+        return tasks[part - 1 :: parts]
+
     def repeats_of(self, environment: str) -> int:
         """Rollouts of each task of an environment."""
         return self.repeats.get(environment, self.repeats.get(DEFAULT, 1))
@@ -216,14 +227,11 @@ class Plan:
         return replace(row, fields={**row.fields, PARAMS: {**row.fields[PARAMS], **own}}) if own else row
 
     def _order(self, environment: Environment, dataset: Dataset) -> Sequence[int]:
-        tasks = min(len(dataset), self.settings.limit_of(environment.name) or len(dataset))
+        tasks = self.settings.tasks_of(environment.name, len(dataset))
         order: Sequence[int] = range(tasks)
         if self.settings.order == "shuffled":
             order = random.Random(f"{self.settings.seed}/{environment.name}").sample(range(len(dataset)), tasks)
-        if self.settings.shard is None:
-            return order
-        part, parts = map(int, self.settings.shard.split("/"))
-        return order[part - 1 :: parts]
+        return self.settings.of_shard(order)
 
 
 def _check_names(settings: RunnerSettings, names: list[str]) -> None:
@@ -232,7 +240,6 @@ def _check_names(settings: RunnerSettings, names: list[str]) -> None:
         ConfigError: a setting names an environment that is not one of these.
     """
     for field in ("limit", "repeats", "weights"):
-        setting = getattr(settings, field)
-        for name in setting if isinstance(setting, dict) else ():
+        for name in getattr(settings, field) or ():
             if name not in names and (name != DEFAULT or field == "weights"):
                 raise ConfigError(f"runner.{field}: this run has no environment {name!r}; {nearest(name, names)}")

@@ -10,7 +10,7 @@ from itertools import batched
 from pathlib import Path
 from typing import Any
 
-from gymbox.datasets.files import Written, digest_of, json_line, new_file
+from gymbox.datasets.files import Written, digest_of, new_file
 from gymbox.datasets.shapes import Shaping, chat_row
 from gymbox.datasets.sources import JSON_COLUMNS, Source, needed
 from gymbox.datasets.tasks import changed_rows, refuse, write_tasks
@@ -70,9 +70,7 @@ def convert(
             with whole.open("xb") as file:
                 for row, fields in changed_rows(source, change, faults):
                     try:
-                        file.write(
-                            row.raw.rstrip(b"\r\n") + b"\n" if row.raw and fields is row.fields else json_line(fields)
-                        )
+                        file.write(row.as_line(fields))
                         rows += 1
                     except ValueError as error:
                         faults.add([Fault(Path(source.name), row.line, "(row)", str(error), "mend it")])

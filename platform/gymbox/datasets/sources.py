@@ -24,6 +24,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from gymbox.dataset import lines_of
+from gymbox.datasets.files import json_line
 from gymbox.errors import ConfigError, nearest
 from gymbox.row_check import MAX_ROW_BYTES, Fault, Faults, RowCheck
 
@@ -51,6 +52,15 @@ class SourceRow:
     fields: dict[str, Any]
     raw: bytes | None = None
     """Its line, newline included, where the source is JSONL."""
+
+    def as_line(self, fields: dict[str, Any]) -> bytes:
+        """What it is made into as a line of JSONL; the bytes that it was read from, where `fields` are its own.
+
+        Raises: as `json_line`.
+        """
+        if fields is self.fields and self.raw is not None:
+            return self.raw.rstrip(b"\r\n") + b"\n"
+        return json_line(fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +207,6 @@ def _folder(source: Source, faults: Faults) -> Iterator[tuple[int, dict[str, Any
 
 
 def _hub(source: Source, faults: Faults) -> Iterator[tuple[int, dict[str, Any]]]:
-    needed("datasets")
     return _loaded(source, source.name.removeprefix(HUB))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gymbox.datasets.files import Written, json_line, new_folder
+from gymbox.datasets.files import Written, new_folder
 from gymbox.datasets.sources import Source, rows_of
 from gymbox.datasets.tasks import refuse
 from gymbox.datasets.texts import normalised_digest
@@ -64,7 +64,7 @@ def write_splits(source: Source, splitting: Splitting, folder: Path) -> list[Wri
         try:
             again = Faults()
             for row, at in zip(rows_of(source, again), dealt, strict=True):
-                line = row.raw.rstrip(b"\r\n") + b"\n" if row.raw is not None else json_line(row.fields)
+                line = row.as_line(row.fields)
                 files[at].write(line)
                 digests[at].update(line)
         except ValueError as error:

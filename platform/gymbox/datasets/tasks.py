@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gymbox.dataset_index import Index, index_of
-from gymbox.datasets.files import Written, json_line, new_file
+from gymbox.datasets.files import Written, new_file
 from gymbox.datasets.shapes import Misfit
 from gymbox.datasets.sources import Source, SourceRow, rows_of
 from gymbox.errors import ConfigError
@@ -54,14 +54,11 @@ class TaskFile:
 
     def add(self, source: Source, row: SourceRow, fields: dict[str, Any]) -> None:
         """Write one row; as the bytes that it was read from, where `fields` are those of `row` itself."""
-        if fields is row.fields and row.raw is not None:
-            line = row.raw.rstrip(b"\r\n") + b"\n"
-        else:
-            try:
-                line = json_line(fields)
-            except ValueError as error:
-                self.faults.add([Fault(Path(source.name), row.line, "(row)", str(error), "JSON has no such value")])
-                return
+        try:
+            line = row.as_line(fields)
+        except ValueError as error:
+            self.faults.add([Fault(Path(source.name), row.line, "(row)", str(error), "JSON has no such value")])
+            return
         if not self._names or self._names[-1] != source.name:
             self._names.append(source.name)
         self._sources.append(len(self._names) - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -10,8 +11,8 @@ from pydantic import BaseModel, ConfigDict
 from gymbox.errors import ConfigError
 from gymbox.evaluation import formulas
 from gymbox.evaluation.rollouts import RunReader
-from gymbox.evaluation.summary import LEVEL, SUCCESS, summary, tallied
-from gymbox.evaluation.tallies import Missing, Spread, Tally
+from gymbox.evaluation.summary import LEVEL, SUCCESS, Part, pad, parts_of
+from gymbox.evaluation.tallies import Missing, Spread, Tally, together
 
 SHOWN = 3
 """Tasks that an error names."""
@@ -110,7 +111,8 @@ def comparison(
     if len(readers) < 2:
         raise ConfigError("give two runs or more: each is compared with the first")
     names = _names(readers)
-    tasks = [tallied(reader) for reader in readers]
+    parts = [parts_of(reader) for reader in readers]
+    tasks = [{name: part.tallies for name, part in each.items()} for each in parts]
     found = []
     for reader, name, theirs in zip(readers[1:], names[1:], tasks[1:], strict=True):
         for environment in _environments(readers[0], reader, tasks[0], theirs, common=common):
@@ -125,7 +127,7 @@ def comparison(
         success=success,
         level=level,
         alpha=alpha,
-        runs=[_told(reader, name) for reader, name in zip(readers, names, strict=True)],
+        runs=[_told(*each) for each in zip(readers, names, parts, strict=True)],
         differences=differences,
     )
 
@@ -231,15 +233,17 @@ def _judged(found: Difference, adjusted: float, alpha: float) -> Difference:
     return found.model_copy(update={"p_holm": adjusted, "verdict": verdict})
 
 
-def _told(reader: RunReader, name: str) -> RunTold:
-    total = summary(reader).total
+def _told(reader: RunReader, name: str, parts: dict[str, Part]) -> RunTold:
+    pad(parts, reader)
+    tallies = [tally for part in parts.values() for tally in part.tallies.values()]
+    sums = together([part.sums for part in parts.values()])
     return RunTold(
         run=name,
-        rollouts=total.rollouts,
-        missing=total.missing,
-        errors=total.errors,
-        cost=total.cost,
-        seconds=total.seconds,
-        input_tokens=total.input_tokens,
-        output_tokens=total.output_tokens,
+        rollouts=sum(tally.lines for tally in tallies),
+        missing=sum(tally.missing for tally in tallies),
+        errors=dict(sum((tally.errors for tally in tallies), Counter[str]())),
+        cost=sums.spread("cost"),
+        seconds=sums.spread("seconds"),
+        input_tokens=sums.spread("input_tokens"),
+        output_tokens=sums.spread("output_tokens"),
     )

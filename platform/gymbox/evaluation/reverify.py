@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -121,45 +122,35 @@ async def reverified(
     return changes
 
 
+@dataclass(frozen=True, slots=True)
 class _Work:
-    def __init__(
-        self,
-        folder: RunFolder,
-        environments: Mapping[str, Environment],
-        controller: RolloutController,
-        only: str | None,
-        unsafe: bool,
-        run: str,
-        changes: Changes,
-        told: Callable[[Rollout, RolloutError | float], None],
-    ) -> None:
-        self._folder = folder
-        self._environments = environments
-        self._controller = controller
-        self._only = only
-        self._unsafe = unsafe
-        self._run = run
-        self._changes = changes
-        self._told = told
+    folder: RunFolder
+    environments: Mapping[str, Environment]
+    controller: RolloutController
+    only: str | None
+    unsafe: bool
+    run: str
+    changes: Changes
+    told: Callable[[Rollout, RolloutError | float], None]
 
     async def through(self, rollouts: Iterator[Rollout]) -> None:
         for rollout in rollouts:
             line = dict(rollout.line)
-            if line.get("response") and (self._only is None or rollout.error == self._only):
+            if line.get("response") and (self.only is None or rollout.error == self.only):
                 line |= await self._scored(rollout)
             else:
-                self._changes.copied += 1
-            await self._folder.add(line)
+                self.changes.copied += 1
+            await self.folder.add(line)
 
     async def _scored(self, rollout: Rollout) -> dict[str, Any]:
         """What changes in its line."""
-        environment, row = self._environments[rollout.environment], row_of(rollout.line)
+        environment, row = self.environments[rollout.environment], row_of(rollout.line)
         stage, began = Stage.PROVISION, asyncio.get_running_loop().time()
         found: dict[str, Any] = {"reward": None, "metrics": {}, "reward_components": {}, "error": None}
-        name = f"{rollout.id[:70]}.again{self._folder.manifest.starts}-{self._folder.manifest.run}"
+        name = f"{rollout.id[:70]}.again{self.folder.manifest.starts}-{self.folder.manifest.run}"
         try:
             async with asyncio.timeout(environment.manifest.timeouts.rollout):
-                async with self._controller.sandbox(environment, id=name) as sandbox:
+                async with self.controller.sandbox(environment, id=name) as sandbox:
                     stage = Stage.RESET
                     await sandbox.reset(environment.public(row))
                     stage = Stage.VERIFY
@@ -169,13 +160,13 @@ class _Work:
         except Exception as error:  # as in a rollout: what fails is its outcome
             if found["reward"] is None:
                 found["error"] = RolloutError.at(stage, error).model_dump(mode="json")
-        self._changes.verified += 1
-        self._changes.failed += found["error"] is not None
+        self.changes.verified += 1
+        self.changes.failed += found["error"] is not None
         if found["reward"] != rollout.reward:
-            self._changes.changed.append(rollout.id)
+            self.changes.changed.append(rollout.id)
             log.info("rollout %s: reward %s, was %s", rollout.id, found["reward"], rollout.reward)
-        self._told(rollout, found["reward"] if found["error"] is None else RolloutError.model_validate(found["error"]))
+        self.told(rollout, found["reward"] if found["error"] is None else RolloutError.model_validate(found["error"]))
         seconds = asyncio.get_running_loop().time() - began
         before = {name: rollout.line.get(name) for name in ("reward", "metrics", "reward_components", "error")}
-        of_it = {"run": self._run, "before": before, "seconds": round(seconds, 6), "unsafe": self._unsafe}
+        of_it = {"run": self.run, "before": before, "seconds": round(seconds, 6), "unsafe": self.unsafe}
         return {**found, "reverified": of_it}

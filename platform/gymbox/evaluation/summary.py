@@ -123,17 +123,33 @@ class Summary(_Frozen):
 
 
 @dataclass
-class _Part:
-    """An environment, or a subset of its tasks, while it is read."""
+class Part:
+    """What is read of an environment, or of a subset of its tasks."""
 
     tallies: dict[str, Tally] = field(default_factory=dict)
     sums: Sums = field(default_factory=Sums)
 
 
-def tallied(reader: RunReader) -> dict[str, dict[str, Tally]]:
-    """The tasks of a run by environment, as far as the run has lines of them."""
-    parts, _ = _read(reader, None, None)
-    return {name: part.tallies for name, part in parts.items()}
+def parts_of(reader: RunReader) -> dict[str, Part]:
+    """The environments of a run, as far as it has lines of them.
+
+    Raises:
+        ConfigError: a line is damaged.
+    """
+    return _read(reader, None, None)[0]
+
+
+def pad(parts: dict[str, Part], reader: RunReader) -> dict[str, tuple[int, int]]:
+    """Enter what was planned and never done; of each environment that was planned, its tasks and the rollouts of
+    each."""
+    planned = _planned(reader)
+    for name, (count, repeats) in planned.items():
+        tallies = parts.setdefault(name, Part()).tallies
+        for tally in tallies.values():
+            tally.padding = max(0, repeats - tally.lines)
+        for number in range(count - len(tallies)):
+            tallies[f"(not done {number + 1})"] = Tally(padding=repeats)
+    return planned
 
 
 def summary(
@@ -163,13 +179,9 @@ def summary(
         ConfigError: a line is damaged.
     """
     parts, subsets = _read(reader, by, answer)
-    planned = _planned(reader)
-    for name in planned:
-        parts.setdefault(name, _Part())
-    for name, part in parts.items():
-        _pad(part, planned.get(name))
+    planned = pad(parts, reader)
 
-    def figures(parts: Iterable[_Part], planned: int | None) -> Figures:
+    def figures(parts: Iterable[Part], planned: int | None) -> Figures:
         listed = list(parts)
         return _figures(listed, planned, missing, success, level, ks, answer is not None, seed)
 
@@ -217,14 +229,12 @@ def task_figures(environment: str, task: str, tally: Tally, missing: Missing, su
     )
 
 
-def _read(
-    reader: RunReader, by: str | None, answer: str | None
-) -> tuple[dict[str, _Part], dict[str, dict[str, _Part]]]:
+def _read(reader: RunReader, by: str | None, answer: str | None) -> tuple[dict[str, Part], dict[str, dict[str, Part]]]:
     """Its environments, and their subsets; both share the tallies of tasks."""
-    parts: dict[str, _Part] = {}
-    subsets: dict[str, dict[str, _Part]] = {}
+    parts: dict[str, Part] = {}
+    subsets: dict[str, dict[str, Part]] = {}
     for rollout in reader:
-        part = parts.setdefault(rollout.environment, _Part())
+        part = parts.setdefault(rollout.environment, Part())
         tally = part.tallies.setdefault(rollout.task, Tally())
         part.sums.add(rollout)
         tally.lines += 1
@@ -237,7 +247,7 @@ def _read(
         if by:
             value = rollout.at(by)
             tally.subset = "(none)" if value is None else str(value)
-            subset = subsets.setdefault(rollout.environment, {}).setdefault(tally.subset, _Part())
+            subset = subsets.setdefault(rollout.environment, {}).setdefault(tally.subset, Part())
             subset.tallies[rollout.task] = tally
             subset.sums.add(rollout)
     return parts, subsets
@@ -258,27 +268,13 @@ def _planned(reader: RunReader) -> dict[str, tuple[int, int]]:
     settings, planned = RunnerSettings.model_validate(kept), {}
     for name, told in reader.manifest.inputs["environments"].items():
         if "rows" in told:
-            count = min(told["rows"], settings.limit_of(name) or told["rows"])
-            if settings.shard:
-                part, parts = map(int, settings.shard.split("/"))
-                count = len(range(count)[part - 1 :: parts])
-            planned[name] = (count, settings.repeats_of(name))
+            tasks = settings.of_shard(range(settings.tasks_of(name, told["rows"])))
+            planned[name] = (len(tasks), settings.repeats_of(name))
     return planned
 
 
-def _pad(part: _Part, planned: tuple[int, int] | None) -> None:
-    """Enter what was planned and never done."""
-    if planned is None:
-        return
-    count, repeats = planned
-    for tally in part.tallies.values():
-        tally.padding = max(0, repeats - tally.lines)
-    for number in range(count - len(part.tallies)):
-        part.tallies[f"(not done {number + 1})"] = Tally(padding=repeats)
-
-
 def _figures(
-    parts: list[_Part],
+    parts: list[Part],
     planned: int | None,
     policy: Missing,
     success: float,

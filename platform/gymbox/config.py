@@ -55,7 +55,8 @@ class Settings(BaseModel):
     agent: InstanceOf[Agent]
     """The harness: `agent=tool_loop` or `agent=single_turn`, and its fields as `agent.NAME=…`."""
     model: InstanceOf[Model]
-    """`model=local`, `openai`, `chat` or `scripted`, and its fields as `model.NAME=…`."""
+    """`model=local`, `openai`, `chat`, `azure`, `azure_chat`, `anthropic`, `litellm`, `replay` or `scripted`, and its
+    fields as `model.NAME=…`."""
     judge: InstanceOf[Model] | None = None
     """What environments ask whose `verify` needs a judge: `judge=` takes what `model=` takes, and fields are set as
     `judge.NAME=…`. With `controller`, by default what its proxy serves as /models/judge."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -108,17 +109,24 @@ async def http() -> AsyncIterator[HttpClient]:
         yield http
 
 
-@pytest.fixture
-async def controller(provider: Any, http: HttpClient, tmp_path: Path) -> AsyncIterator[EmbeddedController]:
-    """A controller over the provider; skips where its technology does not answer."""
-    catalog = Catalog([ROOT / "environments"])
-    judge = Judge(ScriptedModel(), http)
-    embedded = EmbeddedController(provider, catalog, tmp_path / "state", TOKEN, http, judge=judge)
+@asynccontextmanager
+async def controller_of(
+    provider: Any, http: HttpClient, folder: Path, judge: Judge | None, environments: Sequence[Path] = ()
+) -> AsyncIterator[EmbeddedController]:
+    """A controller over the provider; the test is skipped where its technology does not answer."""
+    controller = EmbeddedController(provider, Catalog(environments), folder / "state", TOKEN, http, judge=judge)
     try:
-        await embedded.__aenter__()
+        await controller.__aenter__()
     except Unavailable as error:
         pytest.skip(error.detail)
     try:
-        yield embedded
+        yield controller
     finally:
-        await embedded.__aexit__(None, None, None)
+        await controller.__aexit__(None, None, None)
+
+
+@pytest.fixture
+async def controller(provider: Any, http: HttpClient, tmp_path: Path) -> AsyncIterator[EmbeddedController]:
+    judge = Judge(ScriptedModel(), http)
+    async with controller_of(provider, http, tmp_path, judge, [ROOT / "environments"]) as embedded:
+        yield embedded

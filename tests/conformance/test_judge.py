@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 from gymbox.embedded import EmbeddedController
-from gymbox.environment import Catalog, Environment
-from gymbox.errors import ErrorKind, Forbidden, Problem, RolloutError, Stage, Unavailable
+from gymbox.environment import Environment
+from gymbox.errors import ErrorKind, Forbidden, Problem, RolloutError, Stage
 from gymbox.http import HttpClient
 from gymbox.judge import Judge
 from gymbox.models.openai import OpenAIModel
 from gymbox.sandbox_client import SandboxClient
 from gymbox_sandbox.responses import Response
 from gymbox_sandbox.tasks import Verdict
+
+from tests.conformance.conftest import controller_of
 
 TOKEN, KEY = "gbx_admin_judge", "sk-the-judges-own-key"
 ASKING = '''
@@ -105,21 +106,6 @@ def judge(bench: Bench, http: HttpClient) -> Judge:
 async def judged(provider: Any, http: HttpClient, judge: Judge, tmp_path: Path) -> AsyncIterator[EmbeddedController]:
     async with controller_of(provider, http, tmp_path, judge) as controller:
         yield controller
-
-
-@asynccontextmanager
-async def controller_of(
-    provider: Any, http: HttpClient, folder: Path, judge: Judge | None
-) -> AsyncIterator[EmbeddedController]:
-    controller = EmbeddedController(provider, Catalog([]), folder / "state", TOKEN, http, judge=judge)
-    try:
-        await controller.__aenter__()
-    except Unavailable as error:
-        pytest.skip(error.detail)
-    try:
-        yield controller
-    finally:
-        await controller.__aexit__(None, None, None)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -19,7 +18,7 @@ from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, Invalid, NotFound
 from gymbox.http import HttpClient
 from gymbox.models import BoundModel, Model
-from gymbox.models.events import Event, replayed
+from gymbox.models.events import one_by_one, replayed
 from gymbox.models.face import (
     app_with,
     event_stream,
@@ -29,6 +28,7 @@ from gymbox.models.face import (
     validated,
     whole_response,
 )
+from gymbox.models.rollout_paths import RolloutPaths
 from gymbox.rollout import RolloutController, RolloutResult, run_rollout
 
 
@@ -84,6 +84,7 @@ class AgentServer:
     def setup_webserver(self) -> FastAPI:
         """The app. Its lifespan opens and closes the model."""
         app = app_with([self.model], f"gymbox agent {type(self.agent).__name__}")
+        app.add_middleware(RolloutPaths)
         app.add_api_route("/healthz", self._healthz, methods=["GET"])
         app.add_api_route("/run", self._run, methods=["POST"], response_model=None)
         app.add_api_route("/v1/responses", self._responses, methods=["POST"], response_model=None)
@@ -107,7 +108,7 @@ class AgentServer:
         if not params.stream:
             return json_answer(answer)
         # what an agent does is told once it is done
-        return await event_stream(request.receive, responses_parts(_told(answer), params))
+        return await event_stream(request.receive, responses_parts(one_by_one(replayed(answer)), params))
 
     def _environment(self, request: Request, of_row: Any = None) -> Environment:
         named = of_row if isinstance(of_row, str) else None
@@ -118,11 +119,6 @@ class AgentServer:
             return self.catalog[name]
         except ConfigError as error:
             raise NotFound(str(error)) from error
-
-
-async def _told(answer: dict[str, Any]) -> AsyncIterator[Event]:
-    for event in replayed(answer):
-        yield event
 
 
 def _rollout(request: Request) -> str:

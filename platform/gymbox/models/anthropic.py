@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ from pydantic import Field, PrivateAttr
 from gymbox.errors import ErrorKind, Invalid, ModelFailure
 from gymbox.models import Call
 from gymbox.models.endpoint import BaseUrl, Endpoint
-from gymbox.models.events import TERMINAL, Event, failure_in, one_terminal, replayed
+from gymbox.models.events import TERMINAL, Event, failure_in, one_by_one, one_terminal, replayed
 from gymbox.models.exchange import Fault
 from gymbox.models.messages_answers import response_from_messages
 from gymbox.models.messages_requests import MAX_TOKENS, Thinking, messages_from_params
@@ -120,7 +120,7 @@ class AnthropicModel(Endpoint):
             ) as stream:
                 if stream.whole is not None:
                     whole = replayed(response_from_messages(stream.whole).dump())
-                    async with aclosing(cast(Any, messages_from_events(_each(whole)))) as events:
+                    async with aclosing(cast(Any, messages_from_events(one_by_one(whole)))) as events:
                         async for event in events:
                             yield event
                     return
@@ -194,11 +194,6 @@ class AnthropicModel(Endpoint):
 def _checked(response: Response, wanted: ResponsesParams) -> Response:
     check_structured(wanted, response)
     return response
-
-
-async def _each(events: Iterable[Event]) -> AsyncIterator[Event]:
-    for event in events:
-        yield event
 
 
 def _wanted(body: dict[str, Any]) -> ResponsesParams:

@@ -34,6 +34,9 @@ class ChatModel(Endpoint):
     reasoning_field: Literal["reasoning_content", "reasoning", "think"] | None = "reasoning_content"
     """Where earlier reasoning goes back to the model: a field of the assistant's message, `<think>` tags before its
     text, or (null) nowhere. In answers all of them are understood."""
+    limit_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """How the endpoint calls the limit of an answer's tokens (`max_output_tokens`): OpenAI's own and Azure's refuse
+    `max_tokens` for models that reason, while many others know nothing else."""
     token_ids: bool = False
     """Ask for the sampled token ids and their log-probs (`return_token_ids` of vLLM and SGLang) and keep them for
     training, on the last output item of each answer. An answer without them, or with ids that conflict, is no usable
@@ -132,7 +135,7 @@ class ChatModel(Endpoint):
     def _asked(self, params: ResponsesParams) -> tuple[dict[str, Any], Callable[[Any], Response]]:
         """The request for `params`, and how its answer is read."""
         merged = params.with_defaults(self.params)
-        body = chat_from_params(merged, reasoning_field=self.reasoning_field) | {"model": self.name}
+        body = self._converted(merged) | {"model": self.name}
         if self.token_ids:
             body |= {"logprobs": True, "return_token_ids": True}
             if self.token_echo:
@@ -145,18 +148,21 @@ class ChatModel(Endpoint):
 
         return body, read
 
+    def _converted(self, params: ResponsesParams) -> dict[str, Any]:
+        return chat_from_params(params, reasoning_field=self.reasoning_field, limit_field=self.limit_field)
+
     def _passed_on(self, body: dict[str, Any]) -> dict[str, Any]:
         """A Chat request with this model's name and defaults."""
         if not isinstance(body.get("messages"), list) or not body["messages"]:
             raise Invalid("messages: a Chat request needs a list of messages")
         if self._defaults is None:
             wanted = ResponsesParams.model_validate({"input": "?", **self.params})
-            defaults = chat_from_params(wanted, reasoning_field=self.reasoning_field)
+            defaults = self._converted(wanted)
             self._defaults = {name: value for name, value in defaults.items() if name != "messages"}
         given = {name: value for name, value in body.items() if value is not None and name not in _DELIVERY}
         defaults = self._defaults
-        if "max_completion_tokens" in given:
-            defaults = {name: value for name, value in defaults.items() if name != "max_tokens"}
+        if _LIMITS & given.keys():
+            defaults = {name: value for name, value in defaults.items() if name not in _LIMITS}
         return {**defaults, **given, "model": self.name}
 
     def _unusable(self, error: ModelFailure | Invalid) -> ModelFailure:
@@ -167,6 +173,7 @@ class ChatModel(Endpoint):
 
 
 _DELIVERY = ("stream", "stream_options")
+_LIMITS = {"max_tokens", "max_completion_tokens"}
 _OF_CHUNK = ("id", "object", "created", "model")
 
 

@@ -24,9 +24,9 @@ from gymbox_sandbox.responses import FunctionCall, FunctionCallOutput, Item, Mes
 
 from gymbox.errors import Invalid
 from gymbox.models.call_outputs import Outputs, outputs_of_calls
-from gymbox.models.token_ids import TOKEN_FIELDS
+from gymbox.models.token_ids import TRAINING_FIELDS
 
-RECORD = frozenset({*TOKEN_FIELDS, "token_prefix_broken", "mask_sample", "mask_reason", "phase"})
+RECORD = frozenset({*TRAINING_FIELDS, "phase"})
 """Fields of an output item that tell how it came about, or where it stood; a Chat message has no place for them."""
 OF_REASONING = frozenset({*RECORD, "content", "encrypted_content", "status"})
 _OF_PARTS = frozenset({"type", "text", "annotations", "logprobs"})

@@ -24,7 +24,6 @@ Not sent to a Chat endpoint, for they say how an answer is delivered or bound to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from gymbox_sandbox.chat_history import items_from_message
@@ -34,7 +33,7 @@ from pydantic import ValidationError
 
 from gymbox.errors import Invalid
 from gymbox.models.chat_messages import messages_from_items, others
-from gymbox.models.strict_json import strict_json
+from gymbox.models.request_fields import items_of_each, object_in, refuse, take_tools
 from gymbox.models.structured import wanted_schema
 
 LOGPROBS = "message.output_text.logprobs"
@@ -57,8 +56,8 @@ def params_from_chat(body: dict[str, Any]) -> ResponsesParams:
         Invalid: a field or message that cannot be expressed, by name.
     """
     body = {name: value for name, value in body.items() if value is not None}
-    _refuse(body, _CHAT_ONLY, "the Responses format")
-    _refuse(body, _NOT_OF_CHAT, "the Chat format")
+    refuse(body, _CHAT_ONLY, "the Responses format")
+    refuse(body, _NOT_OF_CHAT, "the Chat format")
     if body.pop("n", 1) != 1:
         raise Invalid("n: only one choice can be asked for")
     if body.pop("modalities", ["text"]) != ["text"]:
@@ -102,21 +101,7 @@ def items_from_messages(messages: Any) -> list[dict[str, Any]]:
     Raises:
         Invalid: a message that cannot be expressed, by its number.
     """
-    if not isinstance(messages, list) or not messages:
-        raise Invalid("messages: a Chat request needs a list of messages")
-    items: list[dict[str, Any]] = []
-    for index, message in enumerate(messages):
-        try:
-            items += items_from_message(message)
-        except ValueError as error:
-            raise Invalid(f"messages[{index}]: {error}") from error
-    return items
-
-
-def _refuse(body: dict[str, Any], names: Sequence[str], where: str) -> None:
-    for name in names:
-        if body.pop(name, None):
-            raise Invalid(f"{name}: there is no place for it in {where}")
+    return items_of_each(messages, items_from_message, "Chat")
 
 
 def _tool_from_chat(tool: Any) -> dict[str, Any]:
@@ -169,7 +154,7 @@ def chat_from_params(
         Invalid: a field or item that cannot be expressed, by name.
     """
     given = {name: value for name, value in params.dump_without_input().items() if value is not None}
-    _refuse(given, _RESPONSES_ONLY, "the Chat format")
+    refuse(given, _RESPONSES_ONLY, "the Chat format")
     if given.get("truncation", "disabled") != "disabled":
         raise Invalid("truncation: a Chat endpoint cannot be told to truncate")
     unknown = [name for name in given.get("include", []) if name not in (LOGPROBS, "reasoning.encrypted_content")]
@@ -219,13 +204,8 @@ def _text_options(text: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tool_options(given: dict[str, Any]) -> dict[str, Any]:
-    # an empty list of tools is refused by many endpoints, and so is a choice among none
-    tools = given.pop("tools", [])
-    choice = given.pop("tool_choice", None)
-    parallel = given.pop("parallel_tool_calls", None)
-    if not tools:
-        if choice not in (None, "auto", "none"):
-            raise Invalid(f"tool_choice: {choice!r:.100} chooses among tools, and there are none")
+    tools, choice, parallel = take_tools(given)
+    if not tools:  # many endpoints refuse an empty list, and so a choice among none
         return {}
     options: dict[str, Any] = {"tools": [_chat_tool(tool) for tool in tools]}
     if choice is not None:
@@ -258,15 +238,9 @@ def _extra_body(given: dict[str, Any]) -> dict[str, Any]:
     metadata = given.get("metadata") or {}
     found: dict[str, Any] = {}
     for name in ("extra_body", "chat_template_kwargs"):
-        if not isinstance(metadata.get(name), str):
-            continue
-        try:
-            value = strict_json(metadata[name])
-        except (ValueError, RecursionError) as error:
-            raise Invalid(f"metadata.{name}: it is not JSON: {error}") from error
-        if not isinstance(value, dict):
-            raise Invalid(f"metadata.{name}: a JSON object is needed")
-        found |= value if name == "extra_body" else {name: value}
+        value = object_in(metadata, name)
+        if value is not None:
+            found |= value if name == "extra_body" else {name: value}
     if found:
         given["metadata"] = others(metadata, ("extra_body", "chat_template_kwargs"))
         if not given["metadata"]:

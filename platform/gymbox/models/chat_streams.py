@@ -26,6 +26,7 @@ from gymbox.models.chat_answers import chat_from_response, response_from_chat
 from gymbox.models.events import TERMINAL, Event, Gathered
 from gymbox.models.exchange import error_of, kind_of_code
 from gymbox.models.thoughts import Thoughts
+from gymbox.models.token_ids import TRAINING_FIELDS
 from gymbox.models.whole_streams import GrowingAnswer
 
 USAGE_GRACE = 5.0
@@ -269,7 +270,7 @@ def _in_order(output: list[tuple[int, dict[str, Any]]]) -> list[dict[str, Any]]:
     items = [item for _, item in sorted(output, key=lambda pair: pair[0])]
     last = output[-1][1] if output else None
     if last is not None and items[-1] is not last:
-        for name in ("prompt_token_ids", "generation_token_ids", "generation_log_probs", "mask_sample", "mask_reason"):
+        for name in TRAINING_FIELDS:
             if name in last:
                 items[-1][name] = last.pop(name)
     return items

@@ -18,9 +18,10 @@ from gymbox import logs
 from gymbox.errors import ErrorKind, ModelFailure, Problem
 from gymbox.http import HttpClient
 from gymbox.models import Call, Model
-from gymbox.models.exchange import ByteStream, Exchange, Fault, encoded, tokens_in
+from gymbox.models.exchange import ByteStream, Exchange, Fault, tokens_in
 from gymbox.models.limits import Rates
 from gymbox.models.replicas import Address, Place, Pool, Replica, Try
+from gymbox.models.strict_json import json_bytes
 
 log = logging.getLogger(__name__)
 
@@ -255,7 +256,7 @@ class Endpoint(Model):
         place = await pool.take(call.rollout if call is not None else "", avoid)
         try:
             # made only now, so that thousands that wait hold no second copy
-            sent = encoded(body)
+            sent = json_bytes(body)
             rates = [self._rates, place.rates]
             for rate in rates:
                 await rate.spend(len(sent) / BYTES_A_TOKEN)

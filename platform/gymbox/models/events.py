@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -81,6 +81,12 @@ def replayed(response: dict[str, Any]) -> Iterator[Event]:
     for index, item in enumerate(response["output"]):
         yield from item_events(index, item)
     yield terminal(response)
+
+
+async def one_by_one(events: Iterable[Event]) -> AsyncIterator[Event]:
+    """Events that are there already, as a stream has them."""
+    for event in events:
+        yield event
 
 
 def opening(response: dict[str, Any]) -> Iterator[Event]:

@@ -25,7 +25,6 @@ from gymbox.guard import refusal
 from gymbox.models import Model
 from gymbox.models.chat_streams import chat_error
 from gymbox.models.events import Event, whole
-from gymbox.models.rollout_paths import RolloutPaths
 from gymbox.models.sse import DONE, event_bytes
 from gymbox.models.strict_json import json_bytes, strict_json
 from gymbox.serving import new_app, problem_response
@@ -76,7 +75,6 @@ def app_with(models: Collection[Model], title: str) -> FastAPI:
     app.add_exception_handler(ModelFailure, _on_problem)
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(HTTPException, _on_http_exception)
-    app.add_middleware(RolloutPaths)
     return app
 
 

@@ -44,7 +44,7 @@ from gymbox.models.messages_blocks import (
     text_field,
 )
 from gymbox.models.messages_history import items_from_blocks
-from gymbox.models.token_ids import TOKEN_FIELDS
+from gymbox.models.token_ids import TRAINING_FIELDS
 
 REFUSED = "The model refused to answer."
 """Of a refusal that gives no explanation."""
@@ -55,7 +55,6 @@ _INCOMPLETE = {
     "model_context_window_exceeded": "model_context_window_exceeded",
 }
 _STOPPED = {reason: stop for stop, reason in _INCOMPLETE.items()} | {"content_filter": "refusal"}
-_MARKS = (*TOKEN_FIELDS, "token_prefix_broken", "mask_sample", "mask_reason")
 _OF_ANSWER = (
     "id",
     "type",
@@ -66,7 +65,7 @@ _OF_ANSWER = (
     "stop_details",
     "usage",
     "incomplete_details",
-    *_MARKS,
+    *TRAINING_FIELDS,
 )
 _OF_USAGE = (
     *("input_tokens", "output_tokens", "total_tokens", "input_tokens_details", "output_tokens_details"),
@@ -105,7 +104,7 @@ def response_from_messages(answer: Any) -> Response:
     output = [_whole(item) for item in output]
     if reason is not None and "status" in output[-1]:
         output[-1]["status"] = "incomplete"
-    output[-1] |= {name: answer[name] for name in _MARKS if answer.get(name) is not None}
+    output[-1] |= {name: answer[name] for name in TRAINING_FIELDS if answer.get(name) is not None}
     beside = others(answer, _OF_ANSWER)
     try:
         return Response.model_validate(
@@ -213,7 +212,7 @@ def messages_from_response(response: Response) -> dict[str, Any]:
             raise Invalid(f"output[{index}]: a {kind} has no place in a Messages answer")
     last = response.output[-1].model_extra if response.output else None
     return {
-        **{name: value for name, value in (last or {}).items() if name in _MARKS and value is not None},
+        **{name: value for name, value in (last or {}).items() if name in TRAINING_FIELDS and value is not None},
         **kept_fields(response.model_extra or {}),
         "id": response.id or f"msg_{uuid.uuid4().hex}",
         "type": "message",

@@ -29,6 +29,7 @@ from typing import Any
 from gymbox_sandbox.responses import FunctionCall, Reasoning
 
 from gymbox.errors import Invalid
+from gymbox.models import chat_messages
 from gymbox.models.chat_messages import others, reasoning_text
 from gymbox.models.strict_json import strict_json
 from gymbox.models.token_ids import TOKEN_FIELDS
@@ -36,7 +37,7 @@ from gymbox.models.token_ids import TOKEN_FIELDS
 SIGNED = "thinking:"
 REDACTED = "redacted_thinking:"
 WHOLE_ITEM = "item:"
-RECORD = frozenset({*TOKEN_FIELDS, "token_prefix_broken", "mask_sample", "mask_reason", "phase", "status", "id"})
+RECORD = chat_messages.RECORD | {"status", "id"}
 """Of an item: what is no part of what was said."""
 _OF_REASONING = RECORD | {"content"}
 _OF_TEXT = frozenset({"type", "text", "annotations", "logprobs"})

@@ -31,6 +31,7 @@ from gymbox.models.messages_blocks import (
     reasoning_from_block,
     text_field,
 )
+from gymbox.models.request_fields import items_of_each
 
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
 _OF_RESULT = ("type", "tool_use_id", "content", "is_error")
@@ -45,15 +46,7 @@ def items_from_messages(messages: Any) -> list[dict[str, Any]]:
     Raises:
         Invalid: a message that cannot be expressed, by its number.
     """
-    if not isinstance(messages, list) or not messages:
-        raise Invalid("messages: a Messages request needs a list of messages")
-    items: list[dict[str, Any]] = []
-    for index, message in enumerate(messages):
-        try:
-            items += _items_from_message(message)
-        except Invalid as error:
-            raise Invalid(f"messages[{index}]: {error.detail}") from error
-    return items
+    return items_of_each(messages, _items_from_message, "Messages")
 
 
 def _items_from_message(message: Any) -> list[dict[str, Any]]:

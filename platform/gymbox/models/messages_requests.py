@@ -31,7 +31,6 @@ and limits on tools that run at the provider (`max_tool_calls`).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from gymbox_sandbox.problems import faults
@@ -42,7 +41,7 @@ from gymbox.errors import Invalid
 from gymbox.models.chat_messages import others
 from gymbox.models.messages_blocks import part_from_block
 from gymbox.models.messages_history import items_from_messages, messages_from_items
-from gymbox.models.strict_json import strict_json
+from gymbox.models.request_fields import object_in, refuse, take_tools
 from gymbox.models.structured import wanted_schema
 
 MAX_TOKENS = 8192
@@ -83,8 +82,8 @@ def params_from_messages(body: dict[str, Any], *, cache_control: bool = False) -
         Invalid: a field, message or block that cannot be expressed, by name.
     """
     body = {name: value for name, value in body.items() if value is not None}
-    _refuse(body, _MESSAGES_ONLY, "the Responses format")
-    _refuse(body, _NOT_OF_MESSAGES, "the Messages format")
+    refuse(body, _MESSAGES_ONLY, "the Responses format")
+    refuse(body, _NOT_OF_MESSAGES, "the Messages format")
     for name in ("cache_control", "diagnostics", "stream"):
         body.pop(name, None)
     if body.pop("speed", "standard") != "standard":
@@ -119,12 +118,6 @@ def params_from_messages(body: dict[str, Any], *, cache_control: bool = False) -
         return ResponsesParams.model_validate({**body, "input": items})
     except ValidationError as error:
         raise Invalid(faults(error)) from error
-
-
-def _refuse(body: dict[str, Any], names: Sequence[str], where: str) -> None:
-    for name in names:
-        if body.pop(name, None):
-            raise Invalid(f"{name}: there is no place for it in {where}")
 
 
 def _check_context_management(given: Any) -> None:
@@ -244,7 +237,7 @@ def messages_from_params(
         Invalid: a field or item that cannot be expressed, by name.
     """
     given = {name: value for name, value in params.dump_without_input().items() if value is not None}
-    _refuse(given, (*_RESPONSES_ONLY, "top_logprobs"), "the Messages format")
+    refuse(given, (*_RESPONSES_ONLY, "top_logprobs"), "the Messages format")
     if given.get("truncation", "disabled") != "disabled":
         raise Invalid("truncation: a Messages endpoint cannot be told to truncate")
     unknown = [name for name in given.get("include", []) if name != "reasoning.encrypted_content"]
@@ -276,7 +269,7 @@ def messages_from_params(
     config = given.pop("output_config", None)
     if isinstance(config, dict):
         body["output_config"] = {**body.get("output_config", {}), **config}
-    return body | others(given, _NO_EFFECT) | _extra_body(metadata)
+    return body | others(given, _NO_EFFECT) | (object_in(metadata, "extra_body") or {})
 
 
 def _tier(tier: Any) -> str:
@@ -324,12 +317,8 @@ def _format(params: ResponsesParams, text: dict[str, Any]) -> dict[str, Any] | N
 
 
 def _tool_options(given: dict[str, Any]) -> dict[str, Any]:
-    tools = given.pop("tools", [])
-    choice = given.pop("tool_choice", None)
-    parallel = given.pop("parallel_tool_calls", None)
+    tools, choice, parallel = take_tools(given)
     if not tools:
-        if choice not in (None, "auto", "none"):
-            raise Invalid(f"tool_choice: {choice!r:.100} chooses among tools, and there are none")
         return {}
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         tools, choice = _allowed(tools, choice)
@@ -372,15 +361,3 @@ def _messages_choice(choice: Any) -> dict[str, Any]:
     if isinstance(choice, dict) and choice.get("type") == "function" and isinstance(choice.get("name"), str):
         return {"type": "tool", "name": choice["name"]}
     raise Invalid(f"tool_choice: a Messages endpoint cannot be told to choose {choice!r:.100}")
-
-
-def _extra_body(metadata: dict[str, Any]) -> dict[str, Any]:
-    if not isinstance(metadata.get("extra_body"), str):
-        return {}
-    try:
-        found = strict_json(metadata["extra_body"])
-    except (ValueError, RecursionError) as error:
-        raise Invalid(f"metadata.extra_body: it is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise Invalid("metadata.extra_body: a JSON object is needed")
-    return found

@@ -21,9 +21,8 @@ from gymbox.models.sse import objects_in
 from gymbox.models.stream_shapes import check_event, check_parts, checked
 from gymbox.models.structured import check_structured
 from gymbox.models.token_counts import count_of_responses
-from gymbox.models.token_ids import MASK_FIELDS, TOKEN_FIELDS, with_prefix_mark
+from gymbox.models.token_ids import TRAINING_FIELDS, with_prefix_mark
 
-_OF_TRAINING = (*TOKEN_FIELDS, *MASK_FIELDS)
 _FINISHED = ("completed", "incomplete")
 
 
@@ -117,7 +116,7 @@ def request_body(params: ResponsesParams, defaults: dict[str, Any]) -> dict[str,
 
 def _sent(item: dict[str, Any]) -> dict[str, Any]:
     """An input item as servers accept it: no nulls, nothing that only training needs, arguments that parse."""
-    item = {name: value for name, value in item.items() if value is not None and name not in _OF_TRAINING}
+    item = {name: value for name, value in item.items() if value is not None and name not in TRAINING_FIELDS}
     if item.get("type") == "function_call":
         item["arguments"] = object_arguments(item.get("arguments", ""))
     if item.get("role") == "assistant" and isinstance(item.get("content"), list):

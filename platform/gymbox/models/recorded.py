@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any, cast
 
 from gymbox_sandbox.responses import Response, ResponsesParams
@@ -60,33 +61,17 @@ class RecordedModel(Model):
         # it samples nothing and costs nothing: no part of the rollout
         return await self._model.count_tokens(body, call)
 
-    async def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[Event]:
-        def stream(call: Call) -> AsyncIterator[Event]:
-            return self._model.stream(params, call)
+    def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[Event]:
+        return self._streamed("responses", partial(self._model.stream, params), params.dump, call, _saw_event)
 
-        async with aclosing(self._streamed("responses", stream, params.dump, call, _saw_event)) as events:
-            async for event in events:
-                yield event
-
-    async def chat_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[dict[str, Any]]:
+    def chat_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[Event]:
         asked = dict(body)
+        return self._streamed("chat", partial(self._model.chat_stream, body), lambda: asked, call, _saw_chunk)
 
-        def stream(call: Call) -> AsyncIterator[Event]:
-            return self._model.chat_stream(body, call)
-
-        async with aclosing(self._streamed("chat", stream, lambda: asked, call, _saw_chunk)) as chunks:
-            async for chunk in chunks:
-                yield chunk
-
-    async def messages_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[dict[str, Any]]:
+    def messages_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[Event]:
         asked = dict(body)
-
-        def stream(call: Call) -> AsyncIterator[Event]:
-            return self._model.messages_stream(body, call)
-
-        async with aclosing(self._streamed("messages", stream, lambda: asked, call, _saw_message_event)) as events:
-            async for event in events:
-                yield event
+        stream = partial(self._model.messages_stream, body)
+        return self._streamed("messages", stream, lambda: asked, call, _saw_message_event)
 
     async def _answered(
         self, dialect: Dialect, ask: Callable[[dict[str, Any], Call], Any], body: dict[str, Any], call: Call

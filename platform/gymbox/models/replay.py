@@ -14,7 +14,7 @@ from pydantic import PrivateAttr
 from gymbox.errors import ErrorKind, ModelFailure, from_wire
 from gymbox.models import Call, Model
 from gymbox.models.cassettes import Dialect, RecordedCall, recorded_calls, request_digest, rollout_key
-from gymbox.models.events import TERMINAL, Event, replayed
+from gymbox.models.events import TERMINAL, Event, one_by_one, replayed
 
 _Key = tuple[Dialect, str, str]
 
@@ -237,7 +237,7 @@ async def _chunks(answer: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
     from gymbox.models.chat_answers import response_from_chat
     from gymbox.models.chat_streams import chat_from_events
 
-    async for chunk in chat_from_events(_told(replayed(response_from_chat(answer).dump()))):
+    async for chunk in chat_from_events(one_by_one(replayed(response_from_chat(answer).dump()))):
         yield chunk
 
 
@@ -246,10 +246,5 @@ async def _message_events(answer: dict[str, Any]) -> AsyncIterator[dict[str, Any
     from gymbox.models.messages_answers import response_from_messages
     from gymbox.models.messages_streams import messages_from_events
 
-    async for event in messages_from_events(_told(replayed(response_from_messages(answer).dump()))):
-        yield event
-
-
-async def _told(events: Any) -> AsyncIterator[Event]:
-    for event in events:
+    async for event in messages_from_events(one_by_one(replayed(response_from_messages(answer).dump()))):
         yield event

@@ -8,10 +8,10 @@ import asyncio
 import hashlib
 import hmac
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 from gymbox_sandbox.responses import Response, ResponsesParams
 from pydantic import PrivateAttr
@@ -94,7 +94,7 @@ class RolloutEndpoints:
 class _Keys:
     """An ASGI app that answers only calls which bring the key of the rollout in their path."""
 
-    def __init__(self, app: ASGIApp, key: Any) -> None:
+    def __init__(self, app: ASGIApp, key: Callable[[str], str]) -> None:
         self.app = app
         self._key = key
 
@@ -143,25 +143,16 @@ class _OfRollouts(Model):
     async def count_tokens(self, body: dict[str, Any], call: Call) -> int:
         return await self._model.count_tokens(body, self._known(call))
 
-    async def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[dict[str, Any]]:
-        async for event in _through(self._model.stream(params, self._known(call))):
-            yield event
+    def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[dict[str, Any]]:
+        return self._model.stream(params, self._known(call))
 
-    async def chat_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[dict[str, Any]]:
-        async for chunk in _through(self._model.chat_stream(body, self._known(call))):
-            yield chunk
+    def chat_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[dict[str, Any]]:
+        return self._model.chat_stream(body, self._known(call))
 
-    async def messages_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[dict[str, Any]]:
-        async for event in _through(self._model.messages_stream(body, self._known(call))):
-            yield event
+    def messages_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[dict[str, Any]]:
+        return self._model.messages_stream(body, self._known(call))
 
     def _known(self, call: Call) -> Call:
         if call.rollout not in self.running:
             raise Gone(f"rollout {call.rollout or '(none)'} has ended, and its model with it")
         return replace(call, gold=self.running[call.rollout])
-
-
-async def _through(events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
-    async with aclosing(cast(Any, events)) as open_events:
-        async for event in open_events:
-            yield event

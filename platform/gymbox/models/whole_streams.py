@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -154,8 +155,6 @@ def _add_delta(block: dict[str, Any], delta: dict[str, Any]) -> None:
 
 
 def _ended_block(block: dict[str, Any]) -> dict[str, Any]:
-    import json
-
     text = block.pop("partial_json", None)
     if text:
         try:

@@ -1,6 +1,5 @@
 """`previous_response_id` over HTTP, with the official client: who may go on from what, and where it is kept."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
@@ -25,12 +24,6 @@ CHAT = {
 
 def answers() -> list[dict[str, Any]]:
     return [{**CHAT, "id": f"answer_{number}"} for number in range(5)]
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[HttpClient]:
-    async with HttpClient() as client:
-        yield client
 
 
 def listener(model: Any, http: HttpClient, kept: StoreLimits | None = None) -> Listener:

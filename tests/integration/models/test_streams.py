@@ -380,6 +380,22 @@ async def test_a_chat_request_is_sent_on_as_it_is_and_its_answer_comes_back_whol
     }
 
 
+@pytest.mark.parametrize(("given", "limit"), [({}, 9), ({"max_tokens": 4}, 4), ({"max_completion_tokens": 5}, 5)])
+async def test_the_limit_has_the_name_that_the_endpoint_knows(
+    given: dict[str, int], limit: int, stub: Stub, http: HttpClient
+) -> None:
+    stub.plays(answer({"role": "assistant", "content": "a"}))
+    model = chat(stub, params={"max_output_tokens": 9}, limit_field="max_completion_tokens")
+    async with served(model, http) as api:
+        await api.responses.create(model="m", input="hello", max_output_tokens=7)
+        await api.chat.completions.create(model="m", messages=HELLO, **given)  # type: ignore[call-overload]
+    assert stub.bodies[0]["max_completion_tokens"] == 7 and "max_tokens" not in stub.bodies[0]
+    # what the caller says in Chat's own words is sent on as it is
+    assert {name: value for name, value in stub.bodies[1].items() if name.startswith("max_")} == (
+        given or {"max_completion_tokens": limit}
+    )
+
+
 async def test_several_choices_pass_through_whole_and_streamed(stub: Stub, http: HttpClient) -> None:
     both = answer({"role": "assistant", "content": "a"})
     both["choices"] += [{"index": 1, "message": {"role": "assistant", "content": "b"}, "finish_reason": "stop"}]

@@ -117,7 +117,10 @@ class LocalModel(Model):
         )
 
     async def close(self) -> None:
-        server, self._server, self._endpoint = self._server, None, None
+        for reached in (self._endpoint, self._tokenizer):
+            if reached is not None:
+                await reached.close()
+        server, self._server, self._endpoint, self._tokenizer = self._server, None, None, None
         if server is not None:
             # its destructor waits for llama.cpp's threads
             await asyncio.to_thread(_drop, [server])

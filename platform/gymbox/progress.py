@@ -272,6 +272,8 @@ def show(summary: Summary, console: Console, *, program: str, resume: str, onwar
         say.append(f"why      {look} {kind}")
     elif summary.done:
         say.append(f"look     {look}")
+    if summary.done:
+        say.append(f"report   {program} eval report {shlex.quote(str(folder))}")
     if summary.done < summary.planned:
         say.append(f"go on    {resume}")
     if summary.total.errors:

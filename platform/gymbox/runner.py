@@ -34,6 +34,8 @@ RETRY_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds before the second attempt, doubled for each further one; and at most."""
 HOPELESS = (ErrorKind.MODEL_UNAUTHORIZED, ErrorKind.MODEL_UNAVAILABLE, ErrorKind.JUDGE_FAILED)
 """What says more of the models than of the rollout, where it is all that is heard."""
+ATTEMPT = {"error", "began", "timings"}
+"""What a line tells of an attempt before the last."""
 log = logging.getLogger(__name__)
 
 
@@ -246,7 +248,7 @@ class _Run:
             "response": response,
             "usage": response and response.get("usage"),
             "attempts": len(failed) + 1,
-            "failed_attempts": [attempt.model_dump(mode="json", include={"error", "timings"}) for attempt in failed],
+            "failed_attempts": [attempt.model_dump(mode="json", include=ATTEMPT) for attempt in failed],
         }
 
 

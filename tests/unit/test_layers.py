@@ -13,6 +13,7 @@ ISLANDS = {
     "proxy": {"proxy"},
     "providers": {"providers"},
     "evaluation": {"evaluation"},
+    "reports": {"reports"},
     "rollouts": {
         *("agents", "models", "rollout", "runner", "plan", "merge", "results", "dataset", "progress", "checks"),
         *("dataset_index", "row_check", "datasets"),
@@ -23,11 +24,12 @@ CONTRACTS = {
     "controller": {"providers"},
     "providers": {"setup_base_image"},
     "evaluation": {"results", "rollout", "plan"},
+    "reports": {"evaluation", "results"},
 }
 """What a provider is stands in `gymbox.providers` itself; that much the controller imports, and no provider. The base
 image is named where it is made. An evaluation reads what a run has written."""
 TOP = {"cli", "config", "embedded", "doctor"}
-STANDALONE = {"setup_docker", "setup_base_image", "setup_bubblewrap"}
+STANDALONE = {"setup_docker", "setup_base_image", "setup_bubblewrap", "setup_chromium"}
 
 
 def imported(path: Path) -> set[str]:

@@ -1,4 +1,5 @@
-"""`gymbox eval`: the figures of runs, which of them does better, what their tasks are good for, and rewards anew."""
+"""`gymbox eval`: the figures of runs, which of them does better, a page about them, what their tasks are good for, and
+rewards anew."""
 
 from __future__ import annotations
 
@@ -9,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gymbox.cli import Commands
-from gymbox.cli.figures import SHOWN, interval, print_comparison, print_figures, print_json, print_profile, table
+from gymbox.cli.figures import (
+    SHOWN,
+    interval,
+    policy,
+    print_comparison,
+    print_figures,
+    print_json,
+    print_profile,
+    table,
+)
+from gymbox.cli.report import report
 from gymbox.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -23,7 +34,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Figures of runs, comparisons, profiles of tasks, and rewards anew.",
+    help="Figures of runs, comparisons, reports, profiles of tasks, and rewards anew.",
 )
 
 Run_ = typer.Argument(metavar="RUN", help="Folder of a run, or a JSONL file of rollouts (NeMo Gym's, too).")
@@ -36,7 +47,6 @@ Missing_ = typer.Option(
 )
 Success = typer.Option(1.0, "--success", help="A reward from which on a try has succeeded.")
 Level = typer.Option(0.95, "--level", min=0.5, max=0.9999, help="Of the intervals.")
-MISSING = ("excluded", "as_failure")
 
 
 @app.command()
@@ -66,7 +76,7 @@ def metrics(
     reader = _reader(run)
     found = summary(
         reader,
-        missing=_policy(missing),
+        missing=policy(missing),
         success=success,
         level=level,
         ks=k,
@@ -119,7 +129,7 @@ def compare(
 
     found = comparison(
         [_reader(run) for run in runs],
-        missing=_policy(missing),
+        missing=policy(missing),
         common=common,
         success=success,
         level=level,
@@ -130,6 +140,9 @@ def compare(
     else:
         print_comparison(found)
     raise typer.Exit(1 if fail_if_worse and found.worse else 0)
+
+
+app.command()(report)
 
 
 @app.command()
@@ -155,7 +168,7 @@ def profile(
         unstable=unstable,
         broken=broken,
         tries=tries,
-        missing=_policy(missing),
+        missing=policy(missing),
     )
     if as_json:
         print_json(found.model_dump(mode="json"))
@@ -248,12 +261,6 @@ def _reader(run: Path) -> RunReader:
     from gymbox.evaluation.rollouts import RunReader
 
     return RunReader(run)
-
-
-def _policy(missing: str) -> Any:
-    if missing not in MISSING:
-        raise ConfigError(f"--missing {missing}: {nearest(missing, list(MISSING))}")
-    return missing
 
 
 def _environments(names: list[str], folders: list[Path], *, needed: bool) -> dict[str, Environment]:

@@ -110,7 +110,7 @@ def comparison(
     """
     if len(readers) < 2:
         raise ConfigError("give two runs or more: each is compared with the first")
-    names = _names(readers)
+    names = names_of(readers)
     parts = [parts_of(reader) for reader in readers]
     tasks = [{name: part.tallies for name, part in each.items()} for each in parts]
     found = []
@@ -132,7 +132,7 @@ def comparison(
     )
 
 
-def _names(readers: Sequence[RunReader]) -> list[str]:
+def names_of(readers: Sequence[RunReader]) -> list[str]:
     """Folders' names, or whole paths where two have the same."""
     names = [reader.name for reader in readers]
     return names if len(set(names)) == len(names) else [str(reader.path) for reader in readers]

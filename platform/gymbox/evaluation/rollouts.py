@@ -39,6 +39,8 @@ class Rollout:
     input_tokens: int | None
     output_tokens: int | None
     cost: float | None
+    began: float | None
+    """Seconds since 1970."""
     seconds: float | None
     turns: int | None
     """Answers of the model."""
@@ -49,6 +51,10 @@ class Rollout:
     attempts: int
     line: dict[str, Any] = field(repr=False, compare=False)
     """All of it."""
+    number: int = field(default=0, compare=False)
+    """Of its line in the file, from 1."""
+    offset: int = field(default=0, compare=False)
+    """Of its line in the file: bytes before it."""
 
     def at(self, path: str) -> Any:
         """What the line has at a dotted path (`verifier_metadata.subset`); None if nothing."""
@@ -91,14 +97,15 @@ class RunReader:
         Raises:
             ConfigError: a line that is not the last is damaged, or none of a rollout.
         """
-        self.torn = 0
+        self.torn = offset = 0
         try:
             with self.file.open("rb") as file:
                 for number, line in enumerate(file, 1):
+                    begins, offset = offset, offset + len(line)
                     if not line.strip():
                         continue
                     try:
-                        yield rollout_of(json.loads(line))
+                        yield rollout_of(json.loads(line), number, begins)
                     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                         if not line.endswith(b"\n") and isinstance(error, ValueError):
                             self.torn = len(line)
@@ -109,8 +116,8 @@ class RunReader:
             raise ConfigError(f"cannot read {self.file}: {error.strerror}") from error
 
 
-def rollout_of(line: dict[str, Any]) -> Rollout:
-    """The record of one line.
+def rollout_of(line: dict[str, Any], number: int = 0, offset: int = 0) -> Rollout:
+    """The record of one line, which stands there in its file.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError: it is none of a rollout, or its reward is no number.
@@ -139,6 +146,7 @@ def rollout_of(line: dict[str, Any]) -> Rollout:
         input_tokens=_number(calls.get("input_tokens") or usage.get("input_tokens")),
         output_tokens=_number(calls.get("output_tokens") or usage.get("output_tokens")),
         cost=_number(calls.get("cost")),
+        began=_number(line.get("began")),
         seconds=_number((line.get("timings") or {}).get("total")),
         turns=_number(calls.get("count")) or _turns(output),
         tool_calls=None if output is None else len([item for item in output if item.get("type") == "function_call"]),
@@ -146,6 +154,8 @@ def rollout_of(line: dict[str, Any]) -> Rollout:
         stop_reason=stop if isinstance(stop, str) else None,
         attempts=_number(line.get("attempts")) or 1,
         line=line,
+        number=number,
+        offset=offset,
     )
 
 

@@ -14,7 +14,7 @@ COMMANDS = {
     "run": "Run tasks: agent × model × environment → rewards in a folder.",
     "show": "Show one rollout of a run, to be read by people.",
     "merge": "Put the shards of one run together.",
-    "eval": "Figures of runs, comparisons, reports, profiles of tasks, and rewards anew.",
+    "eval": "Figures of runs, comparisons, reports, profiles, and rewards anew.",
     "sandbox": "List, remove, enter and read sandboxes of a running controller.",
     "dataset": "Check, shape, split, put together, fetch and publish rows of tasks.",
     "env": "List, show, make, test and start environments.",

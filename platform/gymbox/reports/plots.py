@@ -15,6 +15,10 @@ SPREAD = 0.99
 """Part of the efforts that the axis reaches to; what lies beyond is drawn at its end."""
 
 
+FARTHEST = 1e300
+"""Where an axis ends at the latest, so that what lies between its ends is a number, too."""
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -145,12 +149,13 @@ def _timeline(points: Sequence[Point]) -> Timeline | None:
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
     """Where an axis of rewards begins and ends: 0 to 1 for what lies between."""
-    low, high = min(values), max(values)
+    low, high = (min(max(end, -FARTHEST), FARTHEST) for end in (min(values), max(values)))
     if low >= 0 and high <= 1:
         return 0.0, 1.0
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
+    beside = max(0.5, abs(low) / 100)
+    return (low, high) if high > low else (low - beside, low + beside)
 
 
 def _bin(value: float, low: float, high: float) -> int:
-    part = value / (high - low) - low / (high - low)  # not their difference, which may be too large for a float
-    return min(max(int(part * BINS), 0), BINS - 1)
+    part = (min(max(value, low), high) - low) / (high - low)
+    return min(int(part * BINS), BINS - 1)

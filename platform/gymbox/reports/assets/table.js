@@ -56,6 +56,8 @@ class Grid {
   sortBy(column) {
     this.sort = { title: column.title, down: this.sort?.title === column.title ? !this.sort.down : false };
     const at = this.columns.indexOf(column);
+    this.active = 0;
+    this.frame.scrollTop = 0;
     this.headings();
     this.order();
     this.head.children[at].firstChild.focus();

@@ -24,7 +24,7 @@ CONTRACTS = {
     "controller": {"providers"},
     "providers": {"setup_base_image"},
     "evaluation": {"results", "rollout", "plan"},
-    "reports": {"evaluation", "results"},
+    "reports": {"evaluation", "results", "models"},
 }
 """What a provider is stands in `gymbox.providers` itself; that much the controller imports, and no provider. The base
 image is named where it is made. An evaluation reads what a run has written."""

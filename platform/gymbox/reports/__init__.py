@@ -1,10 +1,6 @@
 """Reports: what a run or a comparison of runs came to, as one HTML page that needs nothing else, Markdown or JSON.
 
-sources        a run read for a report: its figures, and a row for each of its rollouts
-report         the one typed model from which all three are written
-plots          what a report draws
-trajectories   rollouts as the page's reader shows them, cut where they are huge
-embedded       those of them that have room in the page, packed
-page, markdown the page, put together from `assets`, and the Markdown
-files          what is written where
+`report` is the one typed model from which all three are written. `sources` reads a run once, for its figures and a row
+of each rollout; `plots` has what is drawn. `trajectories` makes of a rollout what the page's reader shows, `recorded` adds
+how far a failed one came, `embedded` packs them. `page`, from `assets`, and `markdown` are written by `files`.
 """

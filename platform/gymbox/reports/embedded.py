@@ -46,7 +46,8 @@ class Embedded:
         waiting: list[bytes] = []
         numbers: list[int] = []
         for row, rollout, file in source.lines(rows):
-            told = trajectory(rollout, file, room=Room(room.text, room.whole), answers=answers)
+            recorded = source.recorded.of(rollout.line.get("sandbox"))
+            told = trajectory(rollout, file, room=Room(room.text, room.whole), answers=answers, recorded=recorded)
             waiting.append(json.dumps(told, separators=(",", ":")).encode())
             numbers.append(row)
             if sum(map(len, waiting)) >= CHUNK:

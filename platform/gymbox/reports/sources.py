@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from gymbox.evaluation.rollouts import Rollout, RunReader, rollout_of
 from gymbox.evaluation.summary import SUCCESS, Summary, summary
 from gymbox.evaluation.tallies import Missing
 from gymbox.reports.plots import Point, plots_of
+from gymbox.reports.recorded import LastCalls
 from gymbox.reports.report import ALL, RunReport
 from gymbox.reports.trajectories import opening
 from gymbox.results import FAILURES
@@ -134,7 +135,9 @@ class Source:
             ConfigError: a line is damaged.
         """
         self.rows = Rows()
-        self._reader = _Watched(reader.path, self.rows)
+        self._lost: set[str] = set()
+        """Attempts that left no response."""
+        self._reader = _Watched(reader.path, self._take)
         self.summary: Summary = summary(self._reader, missing=missing, success=success, level=level, ks=ks, tasks=True)
         self._aside: RunReader | None = None
         self.counted = len(self.rows)
@@ -142,7 +145,14 @@ class Source:
         if path.is_file() and path.stat().st_size:
             self._aside = RunReader(path)
             for rollout in self._aside:
-                self.rows.add(rollout, aside=True)
+                self._take(rollout, aside=True)
+        self.recorded = LastCalls(reader.path, self._lost)
+
+    def _take(self, rollout: Rollout, *, aside: bool = False) -> None:
+        self.rows.add(rollout, aside=aside)
+        attempt = rollout.line.get("sandbox")
+        if rollout.line.get("response") is None and isinstance(attempt, str):
+            self._lost.add(attempt)
 
     def report(self, name: str) -> RunReport:
         """What it says of the run."""
@@ -180,15 +190,15 @@ class Source:
 
 
 class _Watched(RunReader):
-    """A reader whose rollouts are also entered into rows."""
+    """A reader whose rollouts someone else sees, too."""
 
-    def __init__(self, path: Path, rows: Rows) -> None:
+    def __init__(self, path: Path, take: Callable[[Rollout], None]) -> None:
         super().__init__(path)
-        self._rows = rows
+        self._take = take
 
     def __iter__(self) -> Iterator[Rollout]:
         for rollout in super().__iter__():
-            self._rows.add(rollout)
+            self._take(rollout)
             yield rollout
 
 

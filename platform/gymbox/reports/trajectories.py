@@ -4,7 +4,7 @@ may have any shape, any length and any character, and nothing here takes it for 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
 
@@ -103,10 +103,13 @@ class Room:
         return made
 
 
-def trajectory(rollout: Rollout, file: str, *, room: Room, answers: bool = True) -> Trajectory:
+def trajectory(
+    rollout: Rollout, file: str, *, room: Room, answers: bool = True, recorded: Sequence[Any] = ()
+) -> Trajectory:
     """What there is to read of a rollout.
 
     Args:
+        recorded: what its model had been asked and answered, to be shown where there is no response.
         file: the name of the one its line is in.
         room: what may be shown of it; used up by this.
         answers: also what only the verifier saw.
@@ -118,14 +121,15 @@ def trajectory(rollout: Rollout, file: str, *, room: Room, answers: bool = True)
     if rollout.error and not told:
         told = {"kind": room.cut(rollout.error), "detail": room.cut(rollout.detail)}
     asked, out_of_asked = _items(_input(params), room)
-    done, out_of_done = _items(_object(response).get("output"), room)
+    answered = isinstance(response, dict)
+    done, out_of_done = _items(_object(response).get("output") if answered else _beyond(recorded, params), room)
     return {
         "file": file,
         "line": rollout.number,
         "asked": asked,
         "done": done,
         "left_out": out_of_asked + out_of_done,
-        "answered": isinstance(response, dict),
+        "answered": answered,
         "tools": list(_tools(params.get("tools"), room)),
         "hidden": [room.item(name, _pretty(line[name])) for name in HIDDEN if answers and line.get(name)],
         "error": told,
@@ -159,6 +163,13 @@ def _input(params: dict[str, Any]) -> list[Any]:
     given, instructions = params.get("input"), params.get("instructions")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else _list(given)
     return [{"role": "system", "content": instructions}, *items] if instructions else items
+
+
+def _beyond(recorded: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+    """Of a recorded history what came after the messages of the row, which stand at its beginning."""
+    said = {_content(_object(item).get("content")) for item in _input(params)}
+    first = next((n for n, item in enumerate(recorded) if _content(_object(item).get("content")) not in said), None)
+    return [] if first is None else list(recorded[first:])
 
 
 def _items(items: Any, room: Room) -> tuple[list[Item], int]:

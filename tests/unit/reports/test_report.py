@@ -199,3 +199,34 @@ def test_a_file_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> 
     ):
         with whole(tmp_path / "nowhere" / "report.html"):
             pass
+
+
+ASKED = [{"role": "user", "content": "do a"}, {"role": "assistant", "content": "first"}]
+ANSWER = {"role": "assistant", "content": "second"}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "asked", "answer"),
+    [
+        ("responses", {"input": ASKED}, None),
+        ("responses", {"input": ASKED}, {"output": [{"type": "message", **ANSWER}]}),
+        ("chat", {"messages": ASKED}, {"choices": [{"message": ANSWER}]}),
+        ("messages", {"messages": ASKED}, {"content": [{"type": "text", "text": "second"}]}),
+    ],
+)
+def test_of_a_failed_rollout_the_recorded_calls_tell_how_far_it_came(
+    run: Run, reported: Reported, dialect: str, asked: dict[str, Any], answer: dict[str, Any] | None
+) -> None:
+    folder = run(line("a", 0, sandbox="s.1.2"), line("b", 0, sandbox="t"))
+    (folder / "calls").mkdir()
+    calls = [
+        {"rollout": "s.1.2", "call": 1, "dialect": dialect, "digest": "d", "request": asked, "response": answer},
+        {"rollout": "s.1.2", "call": 0, "dialect": "responses", "digest": "d", "request": {"input": "do a"}},
+        {"rollout": "t", "call": 0, "dialect": "responses", "digest": "d", "request": {"input": "do b"}},
+        {"rollout": "other", "call": 7, "dialect": "responses", "digest": "d", "request": {"input": "x"}},
+    ]
+    (folder / "calls" / "1.jsonl").write_text("".join(json.dumps(call) + "\n" for call in calls))
+    found = trajectories(reported(folder)[1])
+    expected = ["first", "second"] if answer else ["first"]
+    assert [item["text"] for item in found["counter-a-0"]["done"]] == expected
+    assert (found["counter-a-0"]["answered"], found["counter-b-0"]["done"]) == (False, [])

@@ -14,6 +14,15 @@ function ticksBetween(from, to, count = 5) {
   return ticks;
 }
 
+const TIMES = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
+
+/** The same of seconds, in steps as clocks have them. */
+function timesBetween(to, count) {
+  const step = TIMES.find((size) => to / size <= count);
+  if (step === undefined || to < 5) return ticksBetween(0, to, count);
+  return Array.from({ length: Math.floor(to / step) + 1 }, (_, at) => at * step);
+}
+
 /** Axes: `x` and `y` are {from, to, label, format, ticks}. Returns the element, and what places a value. */
 function frame(width, label, x, y) {
   const right = width - EDGE.right;

@@ -50,8 +50,8 @@ function headline(run) {
 
 const partly = (spread, figures) => (spread.count < figures.rollouts ? `known of ${number(spread.count)}` : "");
 
-function numbersTable(title, columns, cells) {
-  return el("div", { class: "card" }, el("h3", {}, title),
+function numbersTable(title, columns, cells, wide = false) {
+  return el("div", { class: wide ? "card wide" : "card" }, el("h3", {}, title),
     el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, el("table", { class: "numbers" },
       el("thead", {}, el("tr", {}, columns.map((name) => el("th", { scope: "col" }, name)))),
       el("tbody", {}, cells.map((row) => el("tr", {}, row.map((cell, at) => (at === 0 ? el("th", { scope: "row" }, cell) : el("td", {}, cell)))))),
@@ -67,7 +67,7 @@ function details(run) {
   const stops = Object.entries(figures.stop_reasons).sort((one, other) => other[1] - one[1]);
   return [
     environments.length > 1 && state.scope === "" ? numbersTable("Environments", ["environment", "tasks", "rollouts", "scored", "missing", "mean reward", "interval", "solved", "cost"],
-      environments.map(([name, each]) => [plain(name), number(each.tasks), number(each.rollouts), number(each.scored), number(each.missing), `${mean(each.mean)}${known(each.standard_error) ? ` ± ${mean(each.standard_error)}` : ""}`, interval(each.interval), percent(each.solved), each.cost.count ? number(each.cost.total) : UNKNOWN])) : null,
+      environments.map(([name, each]) => [plain(name), number(each.tasks), number(each.rollouts), number(each.scored), number(each.missing), `${mean(each.mean)}${known(each.standard_error) ? ` ± ${mean(each.standard_error)}` : ""}`, interval(each.interval), percent(each.solved), each.cost.count ? number(each.cost.total) : UNKNOWN]), true) : null,
     spreads.length > 0 ? numbersTable("Reward components and metrics", ["name", "kind", "mean", "rollouts that have it"], spreads.map(([kind, name, spread]) => [plain(name), kind, number(spread.mean), number(spread.count)])) : null,
     stops.length > 0 ? numbersTable("Why agents ended", ["reason", "rollouts"], stops.map(([name, count]) => [words(plain(name)), number(count)])) : null,
   ];

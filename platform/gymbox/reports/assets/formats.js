@@ -14,6 +14,9 @@ function number(value) {
 /** A mean or a reward, with as many digits as its neighbours. */
 const mean = (value) => (known(value) ? (Math.abs(value) < 1000 ? value.toFixed(3) : number(value)) : UNKNOWN);
 
+/** Three digits that count. */
+const cost = (value) => (known(value) ? String(Number(value.toPrecision(3))) : UNKNOWN);
+
 /** With a sign. */
 const signed = (value) => (known(value) ? (value > 0 ? "+" : value < 0 ? "−" : "") + mean(Math.abs(value)) : UNKNOWN);
 
@@ -34,8 +37,8 @@ function duration(seconds) {
   if (seconds < 1) return `${Number((1000 * seconds).toPrecision(3))} ms`;
   if (seconds < 60) return `${Number(seconds.toPrecision(3))} s`;
   const minutes = Math.round(seconds / 60);
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`.replace(" 60 s", " 59 s");
-  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  const parts = seconds < 3595 ? [Math.floor(Math.round(seconds) / 60), "min", Math.round(seconds) % 60, "s"] : [Math.floor(minutes / 60), "h", minutes % 60, "min"];
+  return parts.slice(0, parts[2] === 0 ? 2 : 4).join(" ");
 }
 
 /** A p-value. */

@@ -163,7 +163,7 @@ function timelinePlot({ plots: { timeline } }) {
     wide: true,
     draw: (width) => {
       const length = steps * timeline.step;
-      const chart = frame(width, `Rollouts that ended, over ${duration(length)}`, { from: 0, to: length, label: "time since the first began", format: duration }, { from: 0, to: most });
+      const chart = frame(width, `Rollouts that ended, over ${duration(length)}`, { from: 0, to: length, label: "time since the first began", format: duration, ticks: timesBetween(length, Math.max(2, Math.floor(width / 90))) }, { from: 0, to: most });
       const slot = chart.x(timeline.step) - chart.x(0);
       for (let at = 0; at < steps; at++) {
         let base = 0;

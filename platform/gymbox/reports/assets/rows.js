@@ -66,7 +66,7 @@ function taskColumns() {
     severalEnvironments() && name("environment", (each) => each.environment, (each) => plain(each.environment), { kind: "text", hide: "medium" }),
     name("solved", (each) => each.figures && each.figures.n && each.figures.c / each.figures.n, (each) => (each.figures ? `${each.figures.c} of ${each.figures.n}` : UNKNOWN), { hide: "narrow" }),
     name("mean reward", (each) => each.figures?.mean, (each) => rewardCell(each.figures?.mean), { kind: "reward" }),
-    name("deviation", (each) => each.figures?.deviation, (each) => mean(each.figures?.deviation), { hide: "wide" }),
+    name("sd", (each) => each.figures?.deviation, (each) => mean(each.figures?.deviation), { hide: "wide" }),
     name("failures", (each) => each.figures?.missing ?? 0, (each) => el("span", { class: "bad-text" }, kindsOf(columns, each.rollouts)), { kind: "text", hide: "narrow" }),
     ...spentColumns((each, field) => meanOf(columns, field, each.rollouts), (each) => {
       const found = ["input_tokens", "output_tokens"].map((field) => meanOf(columns, field, each.rollouts));
@@ -99,12 +99,12 @@ function spentColumns(at, tokens) {
   return [
     any("seconds") && name("time", (each) => at(each, "seconds"), (each) => duration(at(each, "seconds")), { hide: "medium" }),
     any("output_tokens") && name("tokens", tokens, (each) => short(tokens(each)), { hide: "wide" }),
-    any("cost") && name("cost", (each) => at(each, "cost"), (each) => number(at(each, "cost")), { hide: "wide" }),
+    any("cost") && name("cost", (each) => at(each, "cost"), (each) => cost(at(each, "cost")), { hide: "wide" }),
     any("turns") && name("turns", (each) => at(each, "turns"), (each) => number(at(each, "turns")), { hide: "wide" }),
   ];
 }
 
-/** Tasks of the first run and of the chosen one, those of either; each has the two runs' tasks as `sides`. */
+/** Tasks of the first run and of the chosen one, those of either, by how much they differ; each has the two runs' tasks as `sides`. */
 function pairsOf(tasks) {
   const pairs = new Map();
   [0, state.pair].forEach((run, side) => {
@@ -118,7 +118,7 @@ function pairsOf(tasks) {
     const [first, second] = pair.sides.map((side) => side?.figures?.mean ?? null);
     pair.difference = known(first) && known(second) ? second - first : null;
   }
-  return [...pairs.values()];
+  return [...pairs.values()].sort((one, other) => Math.abs(other.difference ?? 0) - Math.abs(one.difference ?? 0) || known(other.difference) - known(one.difference));
 }
 
 /** Columns of tasks of two runs. */
@@ -135,7 +135,7 @@ function pairColumns() {
     name("Δ reward", (pair) => pair.difference, (pair) => el("span", { class: `badge ${!pair.difference ? "plain" : pair.difference > 0 ? "good" : "bad"}` }, known(pair.difference) ? signed(pair.difference) : UNKNOWN), { kind: "change" }),
     name("failures", (pair) => pair.sides.reduce((sum, each) => sum + (each?.figures?.missing ?? 0), 0), (pair) => el("span", { class: "bad-text" }, pair.sides.map((each) => (each ? kindsOf(rows[each.run], each.rollouts) : "not run")).filter(Boolean).join(" → ")), { kind: "text", hide: "wide" }),
     any("seconds") && name("Δ time", gap("seconds"), (pair) => withSign(gap("seconds")(pair), duration), { hide: "medium" }),
-    any("cost") && name("Δ cost", gap("cost"), (pair) => withSign(gap("cost")(pair), number), { hide: "wide" }),
+    any("cost") && name("Δ cost", gap("cost"), (pair) => withSign(gap("cost")(pair), cost), { hide: "wide" }),
   ].filter(Boolean);
 }
 

@@ -68,7 +68,7 @@ def write_report(
             elif format == "md":
                 file.write(markdown(report).encode())
             else:
-                file.write(report.dumped() + b"\n")
+                file.write(report.dumped(indent=1) + b"\n")
     return report
 
 

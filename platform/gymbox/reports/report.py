@@ -50,6 +50,6 @@ class Report(_Frozen):
     comparison: Comparison | None = None
     """None of a single run."""
 
-    def dumped(self) -> bytes:
+    def dumped(self, indent: int | None = None) -> bytes:
         """As JSON, in ASCII: names may hold half of a character, which no other encoding takes."""
-        return json.dumps(self.model_dump(mode="json"), indent=1, allow_nan=False).encode()
+        return json.dumps(self.model_dump(mode="json"), indent=indent, allow_nan=False).encode()

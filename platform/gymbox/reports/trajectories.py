@@ -131,7 +131,7 @@ def trajectory(
         "left_out": out_of_asked + out_of_done,
         "answered": answered,
         "tools": list(_tools(params.get("tools"), room)),
-        "hidden": [room.item(name, _pretty(line[name])) for name in HIDDEN if answers and line.get(name)],
+        "hidden": [room.item(name, _text(line[name])) for name in HIDDEN if answers and line.get(name)],
         "error": told,
         "timings": numbers(line.get("timings")),
         "components": rollout.components,
@@ -201,7 +201,7 @@ def _item(item: dict[str, Any], room: Room) -> Iterator[Item]:
         parts = [*_list(item.get("summary")), *_list(item.get("content"))]
         yield room.item("reasoning", "\n".join(_content([part]) for part in parts))
     else:
-        yield room.item(_name(kind), _pretty(item))
+        yield room.item(_name(kind), _text(item))
 
 
 def _call(name: Any, arguments: Any, id: Any, room: Room) -> Item:
@@ -213,7 +213,7 @@ def _tools(tools: Any, room: Room) -> Iterator[Item]:
         if room.whole <= 0:
             return
         named = _object(_object(tool).get("function")) or _object(tool)
-        yield room.item("tool", _pretty(tool), by=_name(named.get("name") or named.get("type")))
+        yield room.item("tool", _text(tool), by=_name(named.get("name") or named.get("type")))
 
 
 def _facts(rollout: Rollout) -> dict[str, str]:
@@ -264,10 +264,6 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _pretty(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)
 
 
 def _name(value: Any) -> str:

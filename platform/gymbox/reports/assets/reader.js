@@ -173,7 +173,7 @@ function figuresShown(title, figures) {
 
 function folded(title, items, told) {
   if (items.length === 0) return null;
-  return el("details", { class: "block" }, el("summary", {}, title), items.map((item) => el("div", { class: "item" }, el("h4", {}, item.by ? plain(item.by) : words(plain(item.kind))), textShown(item, told, item.kind === "tool"))));
+  return el("details", { class: "block" }, el("summary", {}, title), items.map((item) => el("div", { class: "item" }, el("h4", {}, item.by ? plain(item.by) : words(plain(item.kind))), textShown(item, told, true))));
 }
 
 /** What was said and done, in order; a result stands with its call where it follows it. */

@@ -25,10 +25,10 @@ from gymbox.reports.trajectories import TEXT, Room
 
 SCRIPTS = (
     *("dom", "formats", "data", "charts", "plots", "figures", "compared"),
-    *("rows", "filters", "table", "reader", "page"),
+    *("rows", "filters", "table", "rollout", "reader", "page"),
 )
 """In the order in which they stand in the page; they share one scope."""
-STYLES = ("page", "table", "reader")
+STYLES = ("page", "figures", "table", "reader", "media")
 MARGIN = 64 * 1024
 """Bytes kept free for what is between the packed parts."""
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

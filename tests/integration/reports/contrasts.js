@@ -19,14 +19,18 @@
   const top = document.querySelector("dialog[open]") ?? document.body;
   const bad = new Set();
   for (const element of top.querySelectorAll("*")) {
-    const text = [...element.childNodes].filter((node) => node.nodeType === 3).map((node) => node.data.trim()).join("");
+    const text = [...element.childNodes]
+      .filter((node) => node.nodeType === 3)
+      .map((node) => node.data.trim())
+      .join("");
     if (text === "" || element.closest("script, style, noscript, :disabled, .sr, .skip")) continue;
     if (!element.checkVisibility()) continue;
     const style = getComputedStyle(element);
     const front = light(pixel(element instanceof SVGElement ? style.fill : style.color));
     const back = light(behind(element));
     const ratio = (Math.max(front, back) + 0.05) / (Math.min(front, back) + 0.05);
-    if (ratio < least) bad.add(`${ratio.toFixed(2)} ${element.tagName}.${element.getAttribute("class")}: ${text.slice(0, 30)}`);
+    if (ratio < least)
+      bad.add(`${ratio.toFixed(2)} ${element.tagName}.${element.getAttribute("class")}: ${text.slice(0, 30)}`);
   }
   return [...bad];
-}
+};

@@ -10,7 +10,8 @@ function ticksBetween(from, to, count = 5) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((size) => size >= rough * 0.999);
   const ticks = [];
-  for (let at = Math.ceil(from / step - 1e-9) * step; at <= to + span * 1e-9; at += step) ticks.push(Number(at.toPrecision(12)));
+  for (let at = Math.ceil(from / step - 1e-9) * step; at <= to + span * 1e-9; at += step)
+    ticks.push(Number(at.toPrecision(12)));
   return ticks;
 }
 
@@ -29,15 +30,31 @@ function frame(width, label, x, y) {
   const bottom = HEIGHT - EDGE.bottom;
   const placeX = (value) => EDGE.left + ((value - x.from) / (x.to - x.from || 1)) * (right - EDGE.left);
   const placeY = (value) => bottom - ((value - y.from) / (y.to - y.from || 1)) * (bottom - EDGE.top);
-  const root = svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", "aria-label": label });
+  const root = svg("svg", {
+    viewBox: `0 0 ${width} ${HEIGHT}`,
+    width,
+    height: HEIGHT,
+    role: "img",
+    "aria-label": label,
+  });
   for (const tick of y.ticks ?? ticksBetween(y.from, y.to, 4)) {
     root.append(
       svg("line", { class: "rule", x1: EDGE.left, x2: right, y1: placeY(tick), y2: placeY(tick) }),
-      svg("text", { class: "tick", x: EDGE.left - 7, y: placeY(tick) + 4, "text-anchor": "end" }, (y.format ?? short)(tick)),
+      svg(
+        "text",
+        { class: "tick", x: EDGE.left - 7, y: placeY(tick) + 4, "text-anchor": "end" },
+        (y.format ?? short)(tick),
+      ),
     );
   }
   for (const tick of x.ticks ?? ticksBetween(x.from, x.to, Math.max(2, Math.floor(width / 90)))) {
-    root.append(svg("text", { class: "tick", x: placeX(tick), y: bottom + 16, "text-anchor": "middle" }, (x.format ?? short)(tick)));
+    root.append(
+      svg(
+        "text",
+        { class: "tick", x: placeX(tick), y: bottom + 16, "text-anchor": "middle" },
+        (x.format ?? short)(tick),
+      ),
+    );
   }
   root.append(
     svg("line", { class: "axis", x1: EDGE.left, x2: right, y1: bottom, y2: bottom }),
@@ -51,7 +68,9 @@ function lineOf(chart, points, kind, told) {
   const places = points.map(([x, y]) => `${chart.x(x).toFixed(1)},${chart.y(y).toFixed(1)}`);
   chart.root.append(svg("polyline", { class: `line ${kind}`, points: places.join(" ") }));
   points.forEach(([x, y], at) =>
-    chart.root.append(svg("circle", { class: `dot ${kind}`, cx: chart.x(x), cy: chart.y(y), r: 4 }, svg("title", {}, told[at]))),
+    chart.root.append(
+      svg("circle", { class: `dot ${kind}`, cx: chart.x(x), cy: chart.y(y), r: 4 }, svg("title", {}, told[at])),
+    ),
   );
 }
 
@@ -80,14 +99,47 @@ function card({ title, note = "", legend = [], draw, columns, cells, wide = fals
     if (width > 0) fill(place, draw(Math.max(width, 220)));
   };
   new ResizeObserver(drawn).observe(place);
-  const table = el("table", {},
-    el("thead", {}, el("tr", {}, columns.map((name) => el("th", { scope: "col" }, name)))),
-    el("tbody", {}, cells.map((row) => el("tr", {}, row.map((cell) => el("td", {}, cell))))),
+  const table = el(
+    "table",
+    {},
+    el(
+      "thead",
+      {},
+      el(
+        "tr",
+        {},
+        columns.map((name) => el("th", { scope: "col" }, name)),
+      ),
+    ),
+    el(
+      "tbody",
+      {},
+      cells.map((row) =>
+        el(
+          "tr",
+          {},
+          row.map((cell) => el("td", {}, cell)),
+        ),
+      ),
+    ),
   );
-  return el("figure", { class: wide ? "card plot wide" : "card plot" },
+  return el(
+    "figure",
+    { class: wide ? "card plot wide" : "card plot" },
     el("figcaption", {}, el("h3", {}, title), note ? el("p", {}, note) : null),
     place,
-    legend.length > 0 ? el("ul", { class: "legend" }, legend.map(([kind, name]) => el("li", {}, el("span", { class: `key ${kind}` }), name))) : null,
-    el("details", {}, el("summary", {}, "As a table"), el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${title}, as a table` }, table)),
+    legend.length > 0
+      ? el(
+          "ul",
+          { class: "legend" },
+          legend.map(([kind, name]) => el("li", {}, el("span", { class: `key ${kind}` }), name)),
+        )
+      : null,
+    el(
+      "details",
+      {},
+      el("summary", {}, "As a table"),
+      el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${title}, as a table` }, table),
+    ),
   );
 }

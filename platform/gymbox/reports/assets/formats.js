@@ -25,7 +25,12 @@ const percent = (value) => (known(value) ? `${(100 * value).toFixed(1)} %` : UNK
 /** 12.3k, 4.56M. */
 function short(value) {
   if (!known(value)) return UNKNOWN;
-  for (const [size, letter] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+  for (const [size, letter] of [
+    [1e12, "T"],
+    [1e9, "G"],
+    [1e6, "M"],
+    [1e3, "k"],
+  ]) {
     if (Math.abs(value) >= size) return Number((value / size).toPrecision(3)) + letter;
   }
   return String(Number(value.toPrecision(3)));
@@ -37,7 +42,10 @@ function duration(seconds) {
   if (seconds < 1) return `${Number((1000 * seconds).toPrecision(3))} ms`;
   if (seconds < 60) return `${Number(seconds.toPrecision(3))} s`;
   const minutes = Math.round(seconds / 60);
-  const parts = seconds < 3595 ? [Math.floor(Math.round(seconds) / 60), "min", Math.round(seconds) % 60, "s"] : [Math.floor(minutes / 60), "h", minutes % 60, "min"];
+  const parts =
+    seconds < 3595
+      ? [Math.floor(Math.round(seconds) / 60), "min", Math.round(seconds) % 60, "s"]
+      : [Math.floor(minutes / 60), "h", minutes % 60, "min"];
   return parts.slice(0, parts[2] === 0 ? 2 : 4).join(" ");
 }
 

@@ -15,7 +15,13 @@ class Grid {
     this.head = el("tr", { "aria-rowindex": "1" });
     this.group = el("colgroup");
     this.body = el("tbody");
-    this.table = el("table", { class: "grid", role: "grid", "aria-label": "Tasks or rollouts" }, this.group, el("thead", {}, this.head), this.body);
+    this.table = el(
+      "table",
+      { class: "grid", role: "grid", "aria-label": "Tasks or rollouts" },
+      this.group,
+      el("thead", {}, this.head),
+      this.body,
+    );
     this.frame = el("div", { class: "grid-scroll" }, this.table);
     this.empty = el("p", { class: "nothing", hidden: true }, "Nothing fits these filters.");
     fill(place, this.frame, this.empty);
@@ -44,12 +50,30 @@ class Grid {
 
   headings() {
     const kinds = this.columns.map((each) => `${each.kind ?? "number"}${each.hide ? ` hide-${each.hide}` : ""}`);
-    fill(this.group, kinds.map((kind) => el("col", { class: kind })));
-    fill(this.head, this.columns.map((each, at) => {
-      const sorted = this.sort?.title === each.title ? this.sort.down : null;
-      return el("th", { scope: "col", class: kinds[at], "aria-sort": sorted === null ? "none" : sorted ? "descending" : "ascending" },
-        el("button", { type: "button", onclick: () => this.sortBy(each) }, each.title, el("span", { class: "arrow", "aria-hidden": "true" }, sorted === null ? "" : sorted ? " ↓" : " ↑")));
-    }));
+    fill(
+      this.group,
+      kinds.map((kind) => el("col", { class: kind })),
+    );
+    fill(
+      this.head,
+      this.columns.map((each, at) => {
+        const sorted = this.sort?.title === each.title ? this.sort.down : null;
+        return el(
+          "th",
+          {
+            scope: "col",
+            class: kinds[at],
+            "aria-sort": sorted === null ? "none" : sorted ? "descending" : "ascending",
+          },
+          el(
+            "button",
+            { type: "button", onclick: () => this.sortBy(each) },
+            each.title,
+            el("span", { class: "arrow", "aria-hidden": "true" }, sorted === null ? "" : sorted ? " ↓" : " ↑"),
+          ),
+        );
+      }),
+    );
     this.kinds = kinds;
   }
 
@@ -87,21 +111,31 @@ class Grid {
   draw(paper = false) {
     const high = this.frame.clientHeight || 600;
     const first = paper ? 0 : Math.max(0, Math.floor(this.frame.scrollTop / ROW) - BEYOND);
-    const last = paper ? Math.min(200, this.rows.length) : Math.min(this.rows.length, Math.ceil((this.frame.scrollTop + high) / ROW) + BEYOND);
+    const last = paper
+      ? Math.min(200, this.rows.length)
+      : Math.min(this.rows.length, Math.ceil((this.frame.scrollTop + high) / ROW) + BEYOND);
     if (first === this.first && last === this.last) return;
     [this.first, this.last] = [first, last];
     const focused = this.body.contains(document.activeElement);
     const made = [];
     for (let at = first; at < last; at++) made.push(this.rowAt(at));
-    const space = (count, where) => el("tr", { class: "space", "aria-hidden": "true" }, el("td", { height: paper ? 0 : count * ROW, "data-where": where }));
+    const space = (count, where) =>
+      el(
+        "tr",
+        { class: "space", "aria-hidden": "true" },
+        el("td", { height: paper ? 0 : count * ROW, "data-where": where }),
+      );
     fill(this.body, space(first, "above"), made, space(this.rows.length - last, "below"));
     if (focused) this.body.querySelector(`[data-at="${this.active}"]`)?.focus({ preventScroll: true });
   }
 
   rowAt(at) {
     const row = this.rows[at];
-    return el("tr", { "data-at": at, "aria-rowindex": at + 2, tabindex: at === this.active ? "0" : "-1" },
-      this.columns.map((column, number) => el("td", { class: this.kinds[number] }, column.cell(row))));
+    return el(
+      "tr",
+      { "data-at": at, "aria-rowindex": at + 2, tabindex: at === this.active ? "0" : "-1" },
+      this.columns.map((column, number) => el("td", { class: this.kinds[number] }, column.cell(row))),
+    );
   }
 
   /** Move to a row, and into sight. */
@@ -119,7 +153,14 @@ class Grid {
 
   key(event) {
     const page = Math.max(1, Math.floor(this.frame.clientHeight / ROW) - 2);
-    const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -this.rows.length, End: this.rows.length };
+    const moves = {
+      ArrowDown: 1,
+      ArrowUp: -1,
+      PageDown: page,
+      PageUp: -page,
+      Home: -this.rows.length,
+      End: this.rows.length,
+    };
     if (event.key in moves) {
       event.preventDefault();
       this.goTo(this.active + moves[event.key]);

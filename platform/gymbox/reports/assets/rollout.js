@@ -54,7 +54,7 @@ function trajectoryShown(told) {
           el(
             "h3",
             {},
-            `${words(plain(error.kind?.text ?? "error"))}${error.stage ? ` in ${plain(error.stage.text)}` : ""}`,
+            `${words(plain(error.kind?.text ?? "error"))}${error.stage ? ` (in its stage ${plain(error.stage.text)})` : ""}`,
           ),
           error.detail ? textShown(error.detail, told) : null,
           error.logs ? [el("h4", {}, "Its log"), textShown(error.logs, told)] : null,
@@ -81,7 +81,7 @@ function trajectoryShown(told) {
                 "li",
                 {},
                 el("strong", {}, words(plain(attempt.error.kind ?? "error"))),
-                attempt.error.stage ? ` in ${plain(attempt.error.stage)}` : "",
+                attempt.error.stage ? ` (in its stage ${plain(attempt.error.stage)})` : "",
                 attempt.error.detail ? `: ${plain(attempt.error.detail)}` : "",
                 known(attempt.timings.total) ? ` (${duration(attempt.timings.total)})` : "",
               ),

@@ -210,7 +210,7 @@ function rolloutColumns(tasks) {
       "tool errors",
       (row) => columns.tool_errors[row],
       (row) => number(columns.tool_errors[row]),
-      { hide: "wide" },
+      { kind: "number long", hide: "wide" },
     ),
   ].filter(Boolean);
 }

@@ -91,6 +91,32 @@ function choosable(element, told, choose) {
   return element;
 }
 
+/** Numbers as a table, which may scroll in its place; the first cell of a row names it. */
+function tableOf(label, columns, cells) {
+  const heading = (scope) => (name) => el("th", { scope }, name);
+  return el(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
+    el(
+      "table",
+      { class: "numbers" },
+      el("thead", {}, el("tr", {}, columns.map(heading("col")))),
+      el(
+        "tbody",
+        {},
+        cells.map(([name, ...values]) =>
+          el(
+            "tr",
+            {},
+            heading("row")(name),
+            values.map((cell) => el("td", {}, cell)),
+          ),
+        ),
+      ),
+    ),
+  );
+}
+
 /** A card: a title, a drawing, its legend, and the same numbers as a table. */
 function card({ title, note = "", legend = [], draw, columns, cells, wide = false }) {
   const place = el("div", { class: "drawing" });
@@ -99,30 +125,6 @@ function card({ title, note = "", legend = [], draw, columns, cells, wide = fals
     if (width > 0) fill(place, draw(Math.max(width, 220)));
   };
   new ResizeObserver(drawn).observe(place);
-  const table = el(
-    "table",
-    {},
-    el(
-      "thead",
-      {},
-      el(
-        "tr",
-        {},
-        columns.map((name) => el("th", { scope: "col" }, name)),
-      ),
-    ),
-    el(
-      "tbody",
-      {},
-      cells.map((row) =>
-        el(
-          "tr",
-          {},
-          row.map((cell) => el("td", {}, cell)),
-        ),
-      ),
-    ),
-  );
   return el(
     "figure",
     { class: wide ? "card plot wide" : "card plot" },
@@ -135,11 +137,6 @@ function card({ title, note = "", legend = [], draw, columns, cells, wide = fals
           legend.map(([kind, name]) => el("li", {}, el("span", { class: `key ${kind}` }), name)),
         )
       : null,
-    el(
-      "details",
-      {},
-      el("summary", {}, "As a table"),
-      el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${title}, as a table` }, table),
-    ),
+    el("details", {}, el("summary", {}, "As a table"), tableOf(`${title}, as a table`, columns, cells)),
   );
 }

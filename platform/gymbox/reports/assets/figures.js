@@ -137,41 +137,8 @@ function headline(run) {
 
 const partly = (spread, figures) => (spread.count < figures.rollouts ? `known of ${number(spread.count)}` : "");
 
-function numbersTable(title, columns, cells, wide = false) {
-  return el(
-    "div",
-    { class: wide ? "card wide" : "card" },
-    el("h3", {}, title),
-    el(
-      "div",
-      { class: "scroll", tabindex: "0", role: "region", "aria-label": title },
-      el(
-        "table",
-        { class: "numbers" },
-        el(
-          "thead",
-          {},
-          el(
-            "tr",
-            {},
-            columns.map((name) => el("th", { scope: "col" }, name)),
-          ),
-        ),
-        el(
-          "tbody",
-          {},
-          cells.map((row) =>
-            el(
-              "tr",
-              {},
-              row.map((cell, at) => (at === 0 ? el("th", { scope: "row" }, cell) : el("td", {}, cell))),
-            ),
-          ),
-        ),
-      ),
-    ),
-  );
-}
+const numbersTable = (title, columns, cells, wide = false) =>
+  el("div", { class: wide ? "card wide" : "card" }, el("h3", {}, title), tableOf(title, columns, cells));
 
 /** Tables of a run: its environments, reward components and metrics, and why agents ended. */
 function details(run) {

@@ -96,6 +96,7 @@ function passPlot(parts) {
     .filter(([, , found]) => found.length > 0);
   if (having.length === 0) return null;
   const ks = [...new Set(having.flatMap(([, , found]) => found.map(([k]) => k)))].sort((one, other) => one - other);
+  if (ks.length < 2) return null; // with a try each, the headline says it all
   const at = (k) => Math.log2(k);
   const out = Math.max(...having.flatMap(([, , found]) => found.map(([, each]) => each.left_out)));
   return card({

@@ -87,7 +87,8 @@ def test_the_headline_has_the_figures(mixed: Path, opened: Opened) -> None:
         assert part in told, part
     assert page.tab.title() == "run – gymbox"
     assert page.tab.locator("#plots figure").count() == 5
-    assert page.tab.locator("#plots svg").count() == 5
+    for figure in page.tab.locator("#plots figure").all():
+        figure.locator("svg").wait_for()
 
 
 def test_every_plot_tells_its_numbers_without_sight(mixed: Path, opened: Opened) -> None:
@@ -197,13 +198,13 @@ def test_the_page_is_used_by_keys_alone(mixed: Path, opened: Opened) -> None:
     page.tab.keyboard.press("k")
     assert page.read().locator("h2").inner_text() == "task-01"
     page.tab.keyboard.press("Escape")
-    assert not page.tab.is_visible("#reader")
-    assert page.tab.evaluate("() => document.activeElement.dataset.at") == "1"
+    page.tab.wait_for_selector("#reader", state="hidden")
+    page.tab.wait_for_selector("tr[data-at='1']:focus")
     page.tab.keyboard.press("End")
-    assert page.tab.evaluate("() => document.activeElement.dataset.at") == "29"
+    page.tab.wait_for_selector("tr[data-at='29']:focus")
     page.tab.keyboard.press("PageUp")
     page.tab.keyboard.press("Home")
-    assert page.tab.evaluate("() => document.activeElement.dataset.at") == "0"
+    page.tab.wait_for_selector("tr[data-at='0']:focus")
 
 
 def test_an_address_leads_to_a_rollout(mixed: Path, opened: Opened) -> None:

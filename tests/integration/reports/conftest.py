@@ -82,7 +82,8 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Page]]:
     ) -> Page:
         path = tmp_path / "report.html"
         write_report([RunReader(run) for run in runs], {"html": path}, **options)
-        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme, offline=True)
+        size: dict[str, int] = {"width": width, "height": height}
+        context = browser.new_context(viewport=size, color_scheme=theme, offline=True, reduced_motion="reduce")
         context.set_default_timeout(20_000)
         pages.append(Page(context.new_page(), path))
         return pages[-1].open()

@@ -13,6 +13,7 @@ ISLANDS = {
     "proxy": {"proxy"},
     "providers": {"providers"},
     "evaluation": {"evaluation"},
+    "exports": {"exports"},
     "rollouts": {
         *("agents", "models", "rollout", "runner", "plan", "merge", "results", "dataset", "progress", "checks"),
         *("dataset_index", "row_check", "datasets"),
@@ -23,9 +24,11 @@ CONTRACTS = {
     "controller": {"providers"},
     "providers": {"setup_base_image"},
     "evaluation": {"results", "rollout", "plan"},
+    "exports": {"evaluation", "results", "models", "datasets", "row_check"},
 }
 """What a provider is stands in `gymbox.providers` itself; that much the controller imports, and no provider. The base
-image is named where it is made. An evaluation reads what a run has written."""
+image is named where it is made. An evaluation reads what a run has written, and an export tells what both
+know in the formats of others."""
 TOP = {"cli", "config", "embedded", "doctor"}
 STANDALONE = {"setup_docker", "setup_base_image", "setup_bubblewrap"}
 

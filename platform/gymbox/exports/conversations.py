@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from gymbox.errors import Invalid
 from gymbox.evaluation.rollouts import Rollout
 from gymbox.exports.left_out import Reason, Unfit
+from gymbox.models.chat_messages import object_arguments
 from gymbox.models.chat_requests import chat_from_params
 
 _FIELDS = ("role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name")
@@ -68,6 +69,9 @@ def conversation_of(
         response = Response.model_validate(rollout.line.get("response") or {})
     except ValidationError as error:
         raise Unfit(Reason.NOT_CHAT, str(error)) from error
+    for call in response.function_calls:
+        if call.arguments.strip() and object_arguments(call.arguments) is not call.arguments:
+            raise Unfit(Reason.NOT_CHAT, f"the arguments of a call of {call.name!r} are no JSON object")
     shown = (response.model_extra or {}).get("tools") or params.tools
     system = instructions if params.instructions is None else params.instructions
     field = reasoning.field

@@ -3,7 +3,7 @@
     id          the run's own, so that a second export, or one after a resume, updates it
     config      settings (secrets as stars), inputs with their digests, versions, images
     tags        `gymbox`, the environments, and what is given
-    summary     the figures; `rollouts`: the table of the first of them
+    summary     the figures; `rollouts_table`: the first of the rollouts
     artifact    `rollouts-ID`: rollouts.jsonl, manifest.json, metrics.json; a new version where they have changed
 
 Nothing goes into the history, which can only grow: an export says how things stand.
@@ -22,6 +22,7 @@ from gymbox.datasets.sources import needed
 from gymbox.errors import ConfigError, Unavailable
 from gymbox.exports.tracked_run import TABLE, TrackedRun
 
+TABLE_KEY = "rollouts_table"
 Mode = Literal["online", "offline"]
 _LOG_IN = "check the names; log in with `wandb login`, or set WANDB_API_KEY; or write files only: --offline"
 _REFUSED = re.compile(r"\berror 40[0-9]\b")
@@ -80,8 +81,7 @@ def export_wandb(run: TrackedRun, place: WandbPlace | None = None, *, table: int
             there.config.update(run.settings, allow_val_change=True)
             there.summary.update(run.figures)
             if table:
-                rows = wandb.Table(columns=list(TABLE), data=run.table(table))
-                there.summary["rollouts"] = rows
+                there.summary[TABLE_KEY] = wandb.Table(columns=list(TABLE), data=run.table(table))
             if files:
                 artifact = wandb.Artifact(f"rollouts-{run.id}", type="rollouts", metadata={"run": run.id})
                 for file in run.files:

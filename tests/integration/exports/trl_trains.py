@@ -89,7 +89,8 @@ class TokenDPOTrainer(DPOTrainer):
 def dpo(path: str, *, of_tokens: bool) -> dict[str, Any]:
     spoken, given = tokenizer(), loaded(path)
     kind = TokenDPOTrainer if of_tokens else DPOTrainer
-    trainer = kind(model=model(), args=DPOConfig(**settings()), train_dataset=given, processing_class=spoken)
+    policy, reference = model(), model()  # without the second, TRL would load it by the first's name
+    trainer = kind(policy, reference, DPOConfig(**settings()), train_dataset=given, processing_class=spoken)
     rows = list(trainer.train_dataset)
     batch = trainer.data_collator([dict(row) for row in rows[:2]])
     loss = trainer.train().training_loss

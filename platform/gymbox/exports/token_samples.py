@@ -6,7 +6,7 @@ not begin with all of the tokens before it (the history was rewritten or forked)
 itself, and no token counts in two.
 
 They come from the run's recorded calls (`runner.capture=on`; `gymbox.models.trajectories`) where those of the rollout
-are there, else from the items of its response, which bear ids with `model.return_token_ids` and in NeMo Gym's
+are there, else from the items of its response, which bear ids with `model.token_ids` and in NeMo Gym's
 rollouts.
 """
 

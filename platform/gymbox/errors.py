@@ -63,6 +63,7 @@ __all__ = [
     "ToolError",
     "Unauthorized",
     "Unavailable",
+    "first_line",
     "from_wire",
     "nearest",
 ]
@@ -281,6 +282,11 @@ def _logs_of(error: BaseException) -> str:
 def by_this_python(module: str) -> str:
     """The command that runs a module of gymbox; the `python` of a user's PATH may be one that has no gymbox."""
     return f"{shlex.quote(sys.executable)} -m gymbox.{module}"
+
+
+def first_line(error: BaseException) -> str:
+    """Of what an exception says; its type where it says nothing."""
+    return next((line for line in str(error).split("\n") if line.strip()), type(error).__name__)
 
 
 def nearest(name: str, known: list[str]) -> str:

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gymbox.datasets.sources import needed
-from gymbox.errors import ConfigError, Unavailable
+from gymbox.errors import ConfigError, Unavailable, first_line
 from gymbox.exports.tracked_run import TABLE, TrackedRun
 
 RUN_TAG = "gymbox.run"
@@ -139,13 +139,18 @@ def _milliseconds(time: datetime | None) -> int | None:
 
 @contextmanager
 def _translated(mlflow: Any, address: str | None) -> Iterator[None]:
+    where = f"MLflow at {address}" if address else "MLflow"
     try:
         yield
     except mlflow.exceptions.MlflowException as error:
-        said = next((line for line in str(error).split("\n") if line.strip()), type(error).__name__)
-        where = f"MLflow at {address}" if address else "MLflow"
+        said = first_line(error)
         if isinstance(error.__cause__, OSError) or "Max retries exceeded" in str(error):
             hint = "check the network and --tracking-uri (MLFLOW_TRACKING_URI)"
             raise Unavailable(f"{where} cannot be reached: {said}; {hint}") from error
         hint = "check the names, and MLFLOW_TRACKING_TOKEN"
         raise ConfigError(f"{where} refuses this: {said}; {hint}") from error
+    except OSError as error:
+        # artifacts go past the client's own errors
+        if not type(error).__module__.startswith("requests."):
+            raise
+        raise Unavailable(f"{where} does not take the files: {first_line(error)}; see its log") from error

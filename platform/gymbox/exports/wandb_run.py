@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gymbox.datasets.sources import needed
-from gymbox.errors import ConfigError, Unavailable
+from gymbox.errors import ConfigError, Unavailable, first_line
 from gymbox.exports.tracked_run import TABLE, TrackedRun
 
 TABLE_KEY = "rollouts_table"
@@ -95,13 +95,9 @@ def _translated(wandb: Any) -> Iterator[None]:
     try:
         yield
     except (wandb.errors.AuthenticationError, wandb.errors.UsageError) as error:
-        raise ConfigError(f"Weights & Biases refuses this: {_first_line(error)}; {_LOG_IN}") from error
+        raise ConfigError(f"Weights & Biases refuses this: {first_line(error)}; {_LOG_IN}") from error
     except (wandb.errors.CommError, TimeoutError) as error:
         if _REFUSED.search(str(error)):
-            raise ConfigError(f"Weights & Biases refuses this: {_first_line(error)}; {_LOG_IN}") from error
+            raise ConfigError(f"Weights & Biases refuses this: {first_line(error)}; {_LOG_IN}") from error
         hint = "check the network and WANDB_BASE_URL, or write files only: --offline"
-        raise Unavailable(f"Weights & Biases cannot be reached: {_first_line(error)}; {hint}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).split("\n") if line.strip()), type(error).__name__)
+        raise Unavailable(f"Weights & Biases cannot be reached: {first_line(error)}; {hint}") from error

@@ -26,8 +26,13 @@ PATIENCE = 120
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("mlflow")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the server."""
+    return tmp_path_factory.mktemp("mlflow")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[str]:
     port = _free_port()
     address = f"http://127.0.0.1:{port}"
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
@@ -174,3 +179,17 @@ def test_what_a_server_refuses_and_one_that_is_not_there_are_told_of(
     assert done.returncode == 1 and "cannot be reached" in done.stderr and "Traceback" not in done.stderr
     done = export("mlflow", folder, "--tracking-uri", "nonsense://x")
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+
+
+def test_artifacts_that_the_server_cannot_keep_are_told_of(
+    ended: Path, export: Export, server: str, folder: Path
+) -> None:
+    aside = (folder / "artifacts").rename(folder / "aside") if (folder / "artifacts").exists() else None
+    (folder / "artifacts").write_text("a file where the folder was")
+    try:
+        done = export("mlflow", ended, "--tracking-uri", server, "--experiment", "full")
+    finally:
+        (folder / "artifacts").unlink()
+        if aside:
+            aside.rename(folder / "artifacts")
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 from tests.integration.exports.conftest import Export
 from tests.integration.exports.wandb_file import OfflineRun
+from tests.integration.models.vllm_double import vllm_double
+from tests.integration.run.conftest import Gymbox
 from tests.unit.exports.conftest import answered, said
 
 Run = Callable[..., Path]
@@ -73,3 +76,19 @@ def test_a_server_that_does_not_answer_is_told_of(ended: Path, export: Export) -
     done = export("wandb", ended, "--project", "p", "--timeout", "3", WANDB_API_KEY=KEY, WANDB_BASE_URL=nobody)
     assert done.returncode == 1 and "cannot be reached" in done.stderr and "--offline" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+async def test_no_secret_of_a_run_reaches_the_tracker(gymbox: Gymbox, export: Export, tmp_path: Path) -> None:
+    secret = "sk-not-to-be-told-0123456789"
+    async with vllm_double([{"content": "done"}]) as double:
+        model = ("model=chat", "model.name=double", f"model.base_url={double.url}", f"model.api_key={secret}")
+        ended = await gymbox.run(
+            "environment=counter", "provider=process", *model, "runner.limit=1", "runner.output=r"
+        )
+    assert ended.code == 0, ended.err
+    done = await asyncio.to_thread(export, "wandb", "r", "--project", "p", "--offline", "-o", "w")
+    assert done.returncode == 0, done.stderr
+    [found] = written(tmp_path / "w")
+    assert found.config["settings"]["model"]["api_key"] == "**********"
+    files = [path for path in (tmp_path / "w").rglob("*") if path.is_file()]
+    assert len(files) > 3 and not [path for path in files if secret.encode() in path.read_bytes()]

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gymbox_sandbox.responses import Response
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from gymbox import logs
 from gymbox.agents import Agent
@@ -60,6 +60,8 @@ class Summary(BaseModel):
     done: int
     total: Score
     environments: dict[str, Score]
+    agents: dict[str, dict[str, Score]] = Field(default_factory=dict)
+    """By environment and agent, where there are several."""
     gave_up: str = ""
     """Why the run stopped of its own accord."""
 
@@ -67,6 +69,14 @@ class Summary(BaseModel):
     def complete(self) -> bool:
         """Whether every planned rollout has a reward."""
         return self.total.scored == self.planned
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """An agent, and the model that it asks."""
+
+    agent: Agent
+    model: Model
 
 
 async def run(
@@ -79,6 +89,7 @@ async def run(
     *,
     watcher: Watcher | None = None,
     control: RunControl | None = None,
+    players: Mapping[str, Player] | None = None,
     retry_pause: float = RETRY_PAUSE,
 ) -> Summary:
     """Do what `folder` has no line for yet, then close it.
@@ -88,6 +99,7 @@ async def run(
     no line. A run that gives up (`settings.give_up_after`) drops them itself.
 
     Args:
+        players: by name, the plan's `agents`; `agent` with `model` does what none of them is to do.
         retry_pause: seconds before the second attempt at a rollout.
 
     Raises:
@@ -99,15 +111,15 @@ async def run(
     if settings.capture != "off":
         rate, secrets = settings.capture_rate, logs.hidden()
         capture = Capture(folder.path / CALLS, mode=settings.capture, rate=rate, secrets=secrets)
-        model = RecordedModel.of(model, capture)
-    endpoints = RolloutEndpoints(model, http)
-    run = _Run(plan, agent, model, controller, http, folder, watcher, control, retry_pause, endpoints, capture)
+    members = _members({None: Player(agent, model), **(players or {})}, http, capture)
+    run = _Run(plan, members, controller, http, folder, watcher, control, retry_pause, capture)
     try:
         async with capture or nullcontext():
             try:
                 await run.work()
             finally:
-                await endpoints.close()
+                for member in members.values():
+                    await member.endpoints.close()
         if len(folder.done) == len(plan):
             status = "finished"
         elif not run.gave_up:
@@ -125,22 +137,41 @@ async def run(
         done=len(folder.done),
         total=folder.total,
         environments=folder.scores,
+        agents=folder.agents,
         gave_up=run.gave_up if status == "failed" else "",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    agent: Agent
+    model: Model
+    """Recorded, where the run's calls are."""
+    endpoints: RolloutEndpoints
+
+
+def _members(
+    players: Mapping[str | None, Player], http: HttpClient, capture: Capture | None
+) -> dict[str | None, _Member]:
+    """By the name of the agent; those who ask the same model share its endpoints."""
+    endpoints: dict[int, tuple[Model, RolloutEndpoints]] = {}
+    for player in players.values():
+        if id(player.model) not in endpoints:
+            model = player.model if capture is None else RecordedModel.of(player.model, capture)
+            endpoints[id(player.model)] = model, RolloutEndpoints(model, http)
+    return {name: _Member(player.agent, *endpoints[id(player.model)]) for name, player in players.items()}
 
 
 @dataclass
 class _Run:
     plan: Plan
-    agent: Agent
-    model: Model
+    members: Mapping[str | None, _Member]
     controller: RolloutController
     http: HttpClient
     folder: RunFolder
     watcher: Watcher | None
     control: RunControl
     retry_pause: float
-    endpoints: RolloutEndpoints
     capture: Capture | None
     gave_up: str = ""
     heard: Counter[ErrorKind | None] = field(default_factory=Counter)
@@ -212,16 +243,17 @@ class _Run:
         # a sandbox of an earlier attempt may still be there, and the same id would mean the same, used sandbox
         sandbox = id if (manifest.starts, attempt) == (1, 1) else f"{id}.{manifest.starts}.{attempt}"
         entered = partial(self.watcher.entered, slot) if self.watcher else _unheard
+        member = self.members[slot.agent]
         result = await run_rollout(
             slot.row.fields,
             slot.environment,
-            self.agent,
-            self.model,
+            member.agent,
+            member.model,
             self.controller,
             self.http,
             sandbox,
             entered,
-            self.endpoints,
+            member.endpoints,
         )
         if self.capture is not None and self.capture.records(sandbox):
             result = await with_calls(result, self.capture, sandbox)
@@ -233,18 +265,25 @@ class _Run:
         Fields of the row that have the name of one of ours are overwritten.
         """
         response = result.response.dump() if result.response else None
+        agent = self.members[slot.agent].agent
         return {
             **slot.row.fields,
             "_ng_task_index": slot.row.index,
             "_ng_rollout_index": slot.repeat,
-            "agent_ref": slot.row.fields.get("agent_ref")
-            or {"type": "responses_api_agents", "name": type(self.agent).__name__},
+            "agent_ref": self._agent_ref(slot),
+            **({"skills_ref": agent.skills.ref} if agent.skills else {}),
             **result.model_dump(mode="json", exclude={"response"}),
             "response": response,
             "usage": response and response.get("usage"),
             "attempts": len(failed) + 1,
             "failed_attempts": [attempt.model_dump(mode="json", include={"error", "timings"}) for attempt in failed],
         }
+
+    def _agent_ref(self, slot: Slot) -> Any:
+        """By its name, where the run has several; else as the row has it, or by its class."""
+        named = None if self.plan.agents else slot.row.fields.get("agent_ref")
+        name = slot.agent or type(self.members[None].agent).__name__
+        return named or {"type": "responses_api_agents", "name": name}
 
 
 async def with_calls(result: RolloutResult, capture: Capture, attempt: str) -> RolloutResult:

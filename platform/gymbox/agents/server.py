@@ -36,10 +36,11 @@ class AgentServer:
     """Serves an agent with its model: `/run`, `/v1/responses`, `/healthz`.
 
     `POST /run` takes a row and answers with the row, `response`, `reward` and what else a rollout's record has; a
-    rollout that failed has `reward: null` and an `error`. `POST /v1/responses` lets the agent answer Responses params
-    with the tools of a fresh sandbox, and does not score; a failure of the model is answered as `ModelServer` does.
-    Both take `?environment=NAME`; without it, a row's own `environment` counts if it is a text, and then the server's
-    default. A caller that hangs up cancels its rollout, and the sandbox is deleted.
+    rollout that failed has `reward: null` and an `error`. An agent with skills says which, as `skills_ref`.
+    `POST /v1/responses` lets the agent answer Responses params with the tools of a fresh sandbox, and does not score;
+    a failure of the model is answered as `ModelServer` does. Both take `?environment=NAME`; without it, a row's own
+    `environment` counts if it is a text, and then the server's default. A caller that hangs up cancels its rollout,
+    and the sandbox is deleted.
 
     Subclass it to serve another face: override `run` or `responses`, or add routes in `setup_webserver`.
 
@@ -99,7 +100,9 @@ class AgentServer:
         environment = self._environment(request, row.get("environment"))
         work = self.run(row, environment, _rollout(request))
         result = await unless_hung_up(request.receive, work)
-        return JSONResponse({**row, **result.model_dump(mode="json", exclude={"response"}), **_response(result)})
+        told = {"skills_ref": self.agent.skills.ref} if self.agent.skills else {}
+        record = result.model_dump(mode="json", exclude={"response"})
+        return JSONResponse({**row, **told, **record, **_response(result)})
 
     async def _responses(self, request: Request) -> Response:
         params = validated(ResponsesParams, await json_object(request))

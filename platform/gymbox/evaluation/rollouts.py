@@ -15,7 +15,16 @@ from gymbox.results import ROLLOUTS, manifest_in
 from gymbox.rollout import RolloutResult
 
 OURS = frozenset(
-    {*RolloutResult.model_fields, "agent_ref", "usage", "calls", "attempts", "failed_attempts", "reverified"}
+    {
+        *RolloutResult.model_fields,
+        "agent_ref",
+        "skills_ref",
+        "usage",
+        "calls",
+        "attempts",
+        "failed_attempts",
+        "reverified",
+    }
 )
 """Keys of a line that are no part of its row, beside those that begin with `_ng_` or `ng_`."""
 

@@ -22,6 +22,7 @@ from gymbox.plan import Plan
 from gymbox.results import RunFolder
 from gymbox.runner import Summary, Watcher, run
 from gymbox.runs.control import RunControl
+from gymbox.runs.lineup import Lineup
 from gymbox.runs.places import Places
 from gymbox.runs.sandbox_source import SandboxSource, sandbox_source
 
@@ -55,22 +56,22 @@ class Job:
             ConfigError: something is wrong; no rollout was started.
             WriteFailed: a result could not be written.
         """
-        runner, model = self.settings.runner, self.settings.model
+        runner = self.settings.runner
         if runner.resume and runner.output is None:
             raise ConfigError("runner.resume=true needs runner.output=DIR, the folder of the run to go on with")
         if runner.retry_failed and not runner.resume:
             raise ConfigError("runner.retry_failed=true needs runner.resume=true: it is for a run to go on with")
         environments = self._environments()
-        with Plan(environments, runner, self._places.cache / "datasets") as plan:
-            inputs = self._inputs(plan)
+        with Plan(environments, runner, self._places.cache / "datasets", self.settings.agents) as plan:
+            lineup = Lineup.of(self.settings, plan)
+            inputs = self._inputs(plan, lineup)
             RunFolder.check(self.output, inputs=inputs, resume=runner.resume)
             async with AsyncExitStack() as stack:
                 http = await stack.enter_async_context(HttpClient())
                 source = await stack.enter_async_context(
                     sandbox_source(self.settings, environments, http, self._places, told)
                 )
-                stack.push_async_callback(model.close)
-                await model.open()
+                await stack.enter_async_context(lineup.opened())
                 folder = self._folder(inputs, source, planned=len(plan))
                 await stack.enter_async_context(self._judge_recorded(source.judge, folder))
                 watcher = stack.enter_context(watching(plan, folder, source))
@@ -80,21 +81,21 @@ class Job:
                     return await run(
                         plan,
                         self.settings.agent,
-                        model,
+                        self.settings.model,
                         source.controller,
                         http,
                         folder,
                         watcher=watcher,
                         control=self.control,
+                        players=lineup.players,
                     )
                 finally:
                     self.running = False
 
-    def _inputs(self, plan: Plan) -> dict[str, Any]:
+    def _inputs(self, plan: Plan, lineup: Lineup) -> dict[str, Any]:
         """See `RunManifest.inputs`."""
-        settings = self.settings
-        inputs = plan.inputs() | {"agent": record(settings.agent), "model": record(settings.model)}
-        return inputs if settings.judge is None else inputs | {"judge": record(settings.judge)}
+        inputs, judge = plan.inputs() | lineup.inputs(), self.settings.judge
+        return inputs if judge is None else inputs | {"judge": record(judge)}
 
     def _folder(self, inputs: dict[str, Any], source: SandboxSource, *, planned: int) -> RunFolder:
         return RunFolder.open(

@@ -26,6 +26,8 @@ Weight = Annotated[float, Field(gt=0, le=1_000_000)]
 DEFAULT = "_default"
 AGENT_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,49}$"
 """Of agents that are told apart by a name: it is part of a sandbox's name where each does all tasks."""
+DEFAULT_AGENT = "agent"
+"""What the one that does all else is called where there are others."""
 
 
 def _for_all(value: Any) -> Any:
@@ -64,7 +66,8 @@ class RunnerSettings(BaseModel):
     params_of: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """The same for an environment's rows alone, beside and before `params`: `{counter: {temperature: 0}}`."""
     prompt: Annotated[dict[str, Path], ForAll, Plain] | None = None
-    """Template that makes each row's input from its fields: a YAML file with `user` and, if you like, `system`. Also by environment: `{counter: counter.yaml, _default: any.yaml}`."""
+    """Template that makes each row's input from its fields: a YAML file with `user` and perhaps `system`. Also by
+    environment: `{counter: counter.yaml, _default: any.yaml}`."""
     replace_input: bool = False
     """With `prompt`: also of rows that have an input, in the place of it; else such rows are refused."""
     agent_of: dict[str, str] = Field(default_factory=dict)
@@ -343,6 +346,8 @@ def _check_agents(settings: RunnerSettings, names: list[str]) -> None:
     Raises:
         ConfigError: the settings choose an agent that is not one of these, or contradict themselves.
     """
+    if DEFAULT_AGENT in names:
+        raise ConfigError(f"agents.{DEFAULT_AGENT}: choose another name; this one is for what agent= sets")
     if settings.cross_agents and settings.agent_of:
         raise ConfigError("with runner.cross_agents=true each agent does every task: leave runner.agent_of out")
     if not names and (settings.cross_agents or settings.agent_of):

@@ -89,8 +89,8 @@ class Scores:
 
     def add(self, record: dict[str, Any]) -> None:
         """Count one line of `rollouts.jsonl`."""
-        environment = record["environment"]
         self.total.add(record)
+        environment = record["environment"]
         self.environments.setdefault(environment, Score()).add(record)
         if self._several:
             self.agents.setdefault(environment, {}).setdefault(record["agent_ref"]["name"], Score()).add(record)

@@ -26,7 +26,7 @@ from gymbox.models.cassettes import CALLS
 from gymbox.models.recorded import RecordedModel
 from gymbox.models.rollout_endpoints import RolloutEndpoints
 from gymbox.models.trajectories import has_token_ids, rebuilt, told_of
-from gymbox.plan import Plan, Slot
+from gymbox.plan import DEFAULT_AGENT, Plan, Slot
 from gymbox.results import RunFolder, Score, Status
 from gymbox.rollout import RolloutController, RolloutResult, run_rollout
 from gymbox.runs.control import RunControl
@@ -111,7 +111,9 @@ async def run(
     if settings.capture != "off":
         rate, secrets = settings.capture_rate, logs.hidden()
         capture = Capture(folder.path / CALLS, mode=settings.capture, rate=rate, secrets=secrets)
-    members = _members({None: Player(agent, model), **(players or {})}, http, capture)
+    everyone: dict[str | None, Player] = {None: Player(agent, model)}
+    everyone.update(players or {})
+    members = _members(everyone, http, capture)
     run = _Run(plan, members, controller, http, folder, watcher, control, retry_pause, capture)
     try:
         async with capture or nullcontext():
@@ -281,9 +283,13 @@ class _Run:
 
     def _agent_ref(self, slot: Slot) -> Any:
         """By its name, where the run has several; else as the row has it, or by its class."""
-        named = None if self.plan.agents else slot.row.fields.get("agent_ref")
-        name = slot.agent or type(self.members[None].agent).__name__
-        return named or {"type": "responses_api_agents", "name": name}
+        if self.plan.agents:
+            name = slot.agent or DEFAULT_AGENT
+        elif named := slot.row.fields.get("agent_ref"):
+            return named
+        else:
+            name = type(self.members[None].agent).__name__
+        return {"type": "responses_api_agents", "name": name}
 
 
 async def with_calls(result: RolloutResult, capture: Capture, attempt: str) -> RolloutResult:

@@ -26,7 +26,10 @@ app = typer.Typer(
     help="Figures of runs, comparisons, profiles of tasks, and rewards anew.",
 )
 
-Run_ = typer.Argument(metavar="RUN", help="Folder of a run, or a JSONL file of rollouts (NeMo Gym's, too).")
+Run_ = typer.Argument(
+    metavar="RUN",
+    help="Folder of a run, or a JSONL file of rollouts (NeMo Gym's, too); DIR:AGENT is one of a run's several agents.",
+)
 Folders = typer.Option(
     [], "--folder", "-f", help="Where environments are (default: ./environments and those of gymbox); may be repeated."
 )
@@ -82,24 +85,31 @@ def metrics(
         return
     for name, figures in found.environments.items():
         print_figures(name, figures, found, key.get(name) or {}, more.get(name) or {})
-    for name, subsets in found.subsets.items():
-        table(
-            [f"{name}, by {by}", "tasks", "rewards", "missing", "mean", "interval"],
-            [
-                [value, each.tasks, each.counted, each.missing, each.mean, interval(each.interval)]
-                for value, each in subsets.items()
-            ],
-        )
+    for told, shares in (("agent", found.agents), (by, found.subsets)):
+        for name, parts in shares.items():
+            table(
+                [f"{name}, by {told}", "tasks", "rewards", "missing", "mean", "interval"],
+                [
+                    [value, each.tasks, each.counted, each.missing, each.mean, interval(each.interval)]
+                    for value, each in parts.items()
+                ],
+            )
     if tasks:
         table(
-            ["task", "rewards", "successes", "missing", "mean"],
-            [[each.task, each.n, each.c, each.missing, each.mean] for each in found.tasks],
+            ["task", *(["agent"] if found.agents else []), "rewards", "successes", "missing", "mean"],
+            [
+                [each.task, *([each.agent] if found.agents else []), each.n, each.c, each.missing, each.mean]
+                for each in found.tasks
+            ],
         )
 
 
 @app.command()
 def compare(
-    runs: list[Path] = typer.Argument(metavar="RUN RUN...", help="The first is what the others are compared with."),
+    runs: list[Path] = typer.Argument(
+        metavar="RUN [RUN]...",
+        help="The first is what the others are compared with; of one alone, its agents. DIR:AGENT is one of them.",
+    ),
     missing: str = Missing_,
     success: float = Success,
     level: float = Level,
@@ -112,6 +122,7 @@ def compare(
 
     \b
     gymbox eval compare runs/before runs/after --fail-if-worse
+    gymbox eval compare runs/of_several_agents
 
     Exit code 0: compared. 1: with --fail-if-worse, a run is worse than the first. 2: they cannot be compared.
     """
@@ -246,7 +257,8 @@ async def _reverify(
 def _reader(run: Path) -> RunReader:
     from gymbox.evaluation.rollouts import RunReader
 
-    return RunReader(run)
+    path, colon, agent = str(run).rpartition(":")
+    return RunReader(Path(path), agent) if colon and path and not run.exists() else RunReader(run)
 
 
 def _policy(missing: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from gymbox.evaluation import formulas
-from gymbox.evaluation.parts import Part, Planned, pad, parts_of, planned_of
+from gymbox.evaluation.parts import Part, pad, pad_agents, parts_of, planned_of
 from gymbox.evaluation.rollouts import RunReader
 from gymbox.evaluation.tallies import Missing, Spread, Tally, together
 
@@ -119,8 +119,8 @@ class Summary(_Frozen):
     total: Figures
     environments: dict[str, Figures]
     agents: dict[str, dict[str, Figures]] = Field(default_factory=dict)
-    """By environment and agent, where the run has several; the figures of an environment take all their tries for
-    tries of its tasks."""
+    """By environment and agent, where the run has several. The figures of an environment take all their tries for
+    tries of its tasks; where each agent did all of them, what is told of k tries is told of each agent alone."""
     subsets: dict[str, dict[str, Figures]] = Field(default_factory=dict)
     """By environment and value of the field that tells subsets apart."""
     tasks: list[TaskFigures] = Field(default_factory=list)
@@ -153,14 +153,15 @@ def summary(
         ConfigError: a line is damaged.
     """
     found = parts_of(reader, by, answer)
-    planned, of_each = planned_of(reader), planned_of(reader, of_each_agent=True)
+    planned = planned_of(reader)
     pad(found.environments, planned)
-    for agent in reader.agents:
-        pad(found.of_agent(agent), of_each)
+    of_each = pad_agents(found, reader)
+    mixed = reader.crossed and bool(reader.agents)  # then k tries of a task are of several agents, and tell of none
+    whole = sum(each.rollouts for each in planned.values()) if planned else None
 
-    def figures(parts: Iterable[Part], planned: int | None) -> Figures:
-        listed = list(parts)
-        return _figures(listed, planned, missing, success, level, ks, answer is not None, seed)
+    def figures(parts: Iterable[Part], planned: int | None, *, mixed: bool = False) -> Figures:
+        listed, tries = list(parts), None if mixed else ks
+        return _figures(listed, planned, missing, success, level, tries, answer is not None, seed)
 
     def told(agent: str | None, parts: Mapping[str, Part]) -> list[TaskFigures]:
         return [
@@ -176,18 +177,20 @@ def summary(
         success=success,
         level=level,
         torn_bytes=reader.torn,
-        total=figures(
-            found.environments.values(), sum(each.rollouts for each in planned.values()) if planned else None
-        ),
+        total=figures(found.environments.values(), whole, mixed=mixed),
         environments={
-            name: figures([part], _rollouts(planned.get(name))) for name, part in sorted(found.environments.items())
+            name: figures([part], planned[name].rollouts if name in planned else None, mixed=mixed)
+            for name, part in sorted(found.environments.items())
         },
         agents={
-            name: {agent: figures([part], _rollouts(of_each.get(name))) for agent, part in sorted(each.items())}
+            name: {
+                agent: figures([part], of_each[name].rollouts if name in of_each else None)
+                for agent, part in sorted(each.items())
+            }
             for name, each in sorted(found.agents.items())
         },
         subsets={
-            name: {value: figures([part], None) for value, part in sorted(each.items())}
+            name: {value: figures([part], None, mixed=mixed) for value, part in sorted(each.items())}
             for name, each in sorted(found.subsets.items())
         },
         tasks=[]
@@ -196,10 +199,6 @@ def summary(
         if reader.agents
         else told(None, found.environments),
     )
-
-
-def _rollouts(planned: Planned | None) -> int | None:
-    return None if planned is None else planned.rollouts
 
 
 def task_figures(
@@ -228,7 +227,7 @@ def _figures(
     policy: Missing,
     success: float,
     level: float,
-    ks: Sequence[int],
+    ks: Sequence[int] | None,
     votes: bool,
     seed: int,
 ) -> Figures:
@@ -241,7 +240,7 @@ def _figures(
     ballots = [
         tally.votes if policy == "excluded" else [*tally.votes, *[(None, 0.0)] * tally.missing] for tally in tallies
     ]
-    ks = list(ks) or _ks(max((len(task) for task in tried), default=0))
+    tries = [] if ks is None else list(ks) or _ks(max((len(task) for task in tried), default=0))
     sums = together([part.sums for part in parts])
     silent = sum(answer is None for tally in tallies for answer, _ in tally.votes)
     return Figures(
@@ -262,10 +261,10 @@ def _figures(
         standard_error=formulas.clustered_error(clusters),
         interval=formulas.bootstrap_interval(clusters, level=level, seed=seed),
         solved=sum(c for _, c in passed) / len(rewards) if rewards else None,
-        pass_at={k: _at([formulas.pass_at(k, n, c) for n, c in passed]) for k in ks},
-        pass_all={k: _at([formulas.pass_all(k, n, c) for n, c in passed]) for k in ks},
-        best_of={k: _at([formulas.best_of(k, task) for task in counted]) for k in ks},
-        majority_at={k: _at([formulas.majority_at(k, each, seed=seed) for each in ballots]) for k in ks if votes},
+        pass_at={k: _at([formulas.pass_at(k, n, c) for n, c in passed]) for k in tries},
+        pass_all={k: _at([formulas.pass_all(k, n, c) for n, c in passed]) for k in tries},
+        best_of={k: _at([formulas.best_of(k, task) for task in counted]) for k in tries},
+        majority_at={k: _at([formulas.majority_at(k, each, seed=seed) for each in ballots]) for k in tries if votes},
         no_answer=silent / sum(len(tally.votes) for tally in tallies) if votes and rewards else None,
         components=sums.spreads("components"),
         metrics=sums.spreads("metrics"),

@@ -139,8 +139,8 @@ def _of_others(path: Path, index: Index, agents: Collection[str]) -> Iterator[Fa
     """A fault for each agent that rows name and the run does not have."""
     for name, mentions in index.agents.items() if agents else ():
         if name not in agents:
-            more = f", and {mentions.rows - 1} rows more name it" if mentions.rows > 1 else ""
-            reason = f"this run has no agent {name!r}{more}"
+            rows = f"; {mentions.rows} rows name it" if mentions.rows > 1 else ""
+            reason = f"this run has no agent {name!r}{rows}"
             remedy = f"{nearest(name, sorted(agents))}; or add agents.{name}=…, or have each agent do every task"
             yield Fault(path, mentions.line, "agent_ref.name", reason, f"{remedy}: runner.cross_agents=true")
 

@@ -33,7 +33,7 @@ MAX_FILES, MAX_BYTES = 1000, 32 * 1024 * 1024
 """Of all skills together."""
 LEFT_OUT = frozenset({"__pycache__"})
 """Names that are no part of a skill, beside the hidden ones, which begin with a dot."""
-_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(.*?)^---[ \t]*$", re.DOTALL | re.MULTILINE)
+_FRONT_MATTER = re.compile(r"---[ \t\r]*\n(.*?)^---[ \t\r]*$", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ class RunReader:
     def _all_agents(self) -> list[str]:
         inputs = self.manifest.inputs if self.manifest else {}
         named = set(inputs.get("agents") or ())
-        if named and inputs.get("agent"):
+        if named and "agent" in inputs:
             named.add(DEFAULT_AGENT)
         return sorted(named)
 

@@ -107,7 +107,7 @@ def metrics(
 @app.command()
 def compare(
     runs: list[Path] = typer.Argument(
-        metavar="RUN [RUN]...",
+        metavar="RUN",
         help="The first is what the others are compared with; of one alone, its agents. DIR:AGENT is one of them.",
     ),
     missing: str = Missing_,

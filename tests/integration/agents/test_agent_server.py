@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -100,3 +101,26 @@ async def test_without_a_default_the_environment_must_be_named_in_address_or_row
         query = f"{listener.url}/run?environment=counter"
         status, result = await post(http, query, {**row, "environment": "a field of the task"})
         assert (status, result["reward"]) == (200, 1.0)
+
+
+async def test_an_agent_with_skills_is_served_with_them(
+    controller: EmbeddedController, catalog: Catalog, row: dict[str, Any], http: HttpClient, tmp_path: Path
+) -> None:
+    skill = tmp_path / "skills" / "adding" / "SKILL.md"
+    skill.parent.mkdir(parents=True)
+    skill.write_text("---\nname: adding\ndescription: How to add.\n---\nAdd once.")
+    read = {"type": "function_call", "call_id": "s", "name": "read_skill", "arguments": '{"name": "adding"}'}
+    agent = ToolLoop.model_validate({"skills": tmp_path / "skills"})
+    server = AgentServer(agent, ScriptedModel(), controller, catalog, http, environment="counter")
+
+    async with Listener(server.setup_webserver(), Guard(token=TOKEN), drain=1) as listener:
+        status, result = await post(
+            http, f"{listener.url}/run", {**row, "gold_replies": [[read], *row["gold_replies"]]}
+        )
+
+    assert status == 200 and result["reward"] == 1.0
+    assert result["skills_ref"]["skills"] == [{"name": "adding", "description": "How to add."}]
+    [told] = [
+        item["output"] for item in result["response"]["output"] if item.get("call_id") == "s" and "output" in item
+    ]
+    assert told.endswith("Add once.")

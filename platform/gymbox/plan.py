@@ -35,9 +35,7 @@ def _for_all(value: Any) -> Any:
     return {DEFAULT: value} if isinstance(value, int | str | Path) and not isinstance(value, bool) else value
 
 
-def _plain(setting: dict[str, Any] | None) -> Any:
-    if setting is None:
-        return None
+def _plain(setting: dict[str, Any]) -> Any:
     told = {name: str(value) if isinstance(value, Path) else value for name, value in setting.items()}
     return told[DEFAULT] if told.keys() == {DEFAULT} else told
 

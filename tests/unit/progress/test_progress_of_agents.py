@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,8 @@ from gymbox.progress import Progress, show
 from gymbox.results import RunFolder, Score
 from gymbox.rollout import RolloutResult
 from gymbox.runner import Summary
-from rich.console import Console
 
-
-def console(terminal: bool) -> Console:
-    return Console(file=io.StringIO(), force_terminal=terminal, width=80, color_system=None, legacy_windows=False)
-
-
-def text(of: Console) -> str:
-    assert isinstance(of.file, io.StringIO)
-    return of.file.getvalue()
+from tests.unit.progress.test_progress import console, text
 
 
 @pytest.fixture

@@ -246,7 +246,13 @@ class Catalog:
         Raises:
             ConfigError: there is none of that name (the nearest is named), or its manifest is wrong.
         """
-        for folder in self.folders:
+        for folder in self.folders if _is_folder_name(name) else ():
             if (folder / name / MANIFEST).is_file():
                 return Environment.load(folder / name)
-        raise ConfigError(f"there is no environment {name!r}; {nearest(name, self.names())}")
+        raise ConfigError(f"there is no environment {name!r:.200}; {nearest(name, self.names())}")
+
+
+def _is_folder_name(name: str) -> bool:
+    """Whether it can name a folder, and is no path to one elsewhere: it may have come over HTTP."""
+    fits = 0 < len(name.encode(errors="replace")) < 256 and name not in (".", "..")
+    return fits and not set("/\0") & set(name)

@@ -100,3 +100,19 @@ async def test_without_a_default_the_environment_must_be_named_in_address_or_row
         query = f"{listener.url}/run?environment=counter"
         status, result = await post(http, query, {**row, "environment": "a field of the task"})
         assert (status, result["reward"]) == (200, 1.0)
+
+
+@pytest.mark.parametrize("rollout", ["../elsewhere", "-first", "x" * 101, "a~b"])
+async def test_an_id_that_no_sandbox_can_have_is_refused_by_name(
+    rollout: str, url: str, row: dict[str, Any], http: HttpClient
+) -> None:
+    status, problem = await post(http, f"{url}/run", row, headers={ROLLOUT_HEADER: rollout})
+    assert status == 422 and ROLLOUT_HEADER in problem["detail"]
+
+
+@pytest.mark.parametrize("name", ["../environments/counter", "../outside/counter", "x" * 4000])
+async def test_an_environment_is_named_and_never_a_path(
+    name: str, url: str, row: dict[str, Any], http: HttpClient
+) -> None:
+    status, problem = await post(http, f"{url}/run", {**row, "environment": name})
+    assert status == 404 and "no environment" in problem["detail"] and len(problem["detail"]) < 1000

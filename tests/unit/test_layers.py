@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PLATFORM = ROOT / "platform" / "gymbox"
-BOTTOM = {"errors", "http", "environment", "guard", "lifetime", "logs", "serving", "sockets", "api_page"}
+BOTTOM = {"errors", "http", "environment", "guard", "lifetime", "logs", "redaction", "serving", "sockets", "api_page"}
 ISLANDS = {
     "controller": {"controller"},
     "proxy": {"proxy"},

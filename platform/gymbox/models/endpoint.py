@@ -22,6 +22,7 @@ from gymbox.models.exchange import ByteStream, Exchange, Fault, tokens_in
 from gymbox.models.limits import Rates
 from gymbox.models.replicas import Address, Place, Pool, Replica, Try
 from gymbox.models.strict_json import json_bytes
+from gymbox.redaction import forms_of
 
 log = logging.getLogger(__name__)
 
@@ -325,11 +326,12 @@ class Endpoint(Model):
         return ModelFailure(fault.kind, self.redacted(detail), retry_after=fault.retry_after)
 
     def redacted(self, text: str) -> str:
-        """A failure's text without this model's secrets: an endpoint may repeat what it was sent, and the text goes
-        to callers and into the results."""
+        """A failure's text without this model's secrets, however they are encoded: an endpoint may repeat what it was
+        sent, and the text goes to callers and into the results."""
         for secret in self._secrets():
             if secret is not None and len(secret.get_secret_value()) > 3:
-                text = _without(text, secret.get_secret_value())
+                for form in forms_of(secret.get_secret_value()):
+                    text = _without(text, form)
         return logs.redact(text)
 
     def _out_of_turn(self) -> ModelFailure:

@@ -118,3 +118,18 @@ async def test_a_header_that_names_no_rollout_is_refused_by_name(rollout: str, s
             assert refused.status == 422 and "X-Gymbox-Rollout" in refused.json()["error"]["message"]
             assert len(refused.body) < 2000
     assert stub.calls == 0
+
+
+async def test_callers_with_keys_of_their_own_in_x_api_key_do_not_see_each_others_answers(
+    stub: Any, http: HttpClient
+) -> None:
+    stub.plays(*answers())
+    async with listener(ChatModel(name="m", base_url=stub.url), http) as served:
+
+        async def ask(key: str, **body: Any) -> Any:
+            headers = {"x-api-key": key}
+            return await http.request("POST", f"{served.url}/v1/responses", json=body, headers=headers)
+
+        first = (await ask("one", input="secret")).json()["id"]
+        assert (await ask("two", input="x", previous_response_id=first)).status == 404
+        assert (await ask("one", input="x", previous_response_id=first)).status == 200

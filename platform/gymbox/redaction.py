@@ -25,7 +25,7 @@ class Redaction:
         self._marks: dict[str, str] = {}
         for secret in secrets:
             if len(secret) >= SHORTEST:
-                self._marks |= dict.fromkeys(_forms(secret), _mark(secret))
+                self._marks |= dict.fromkeys(forms_of(secret), mark_of(secret))
         longest_first = sorted(self._marks, key=len, reverse=True)
         self._found = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
@@ -57,8 +57,14 @@ class Redaction:
         return any(self.is_in("".join(texts)) for texts in joined.values())
 
 
-def _mark(secret: str) -> str:
+def mark_of(secret: str) -> str:
+    """What stands in the place of a secret."""
     return f"[redacted {hashlib.sha256(secret.encode('utf-8', 'replace')).hexdigest()[:8]}]"
+
+
+def forms_of(secret: str) -> list[str]:
+    """How a secret may stand in a text, the longest first; see `Redaction`."""
+    return sorted(set(_forms(secret)), key=len, reverse=True)
 
 
 def _forms(secret: str) -> Iterator[str]:

@@ -62,8 +62,8 @@ class JudgeLimits(_Strict):
     calls: int = Field(64, ge=1, le=10_000)
     """Questions, with each vote and each repeat of one that was answered with garbage."""
     tokens: int = Field(200_000, ge=1)
-    """Tokens of the model, in and out; once they are used up, nothing more is asked. A question waits while those that
-    were asked before it may need what is left: its `max_output_tokens` say how much, else the longest answer so far."""
+    """Tokens of the model, in and out; once they are used up, nothing more is asked. A question waits while those
+    under way may need what is left: by their `max_output_tokens`, else as much as the longest answer so far."""
     kilobytes: int = Field(1024, ge=1, le=65_536)
     """Size of all questions together, and of an answer."""
     timeout: float = Field(60, gt=0)

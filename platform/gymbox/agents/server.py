@@ -15,6 +15,7 @@ from gymbox_sandbox.tasks import Task
 from starlette.responses import JSONResponse, Response
 
 from gymbox.agents import Agent
+from gymbox.agents.outcome import outcome_of
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, Invalid, NotFound
 from gymbox.http import HttpClient
@@ -80,7 +81,10 @@ class AgentServer:
         async with self.controller.sandbox(environment, id=rollout) as sandbox:
             await sandbox.reset(row)
             bound = BoundModel(self.model, self.http, rollout=rollout)
-            return await self.agent.run(Task.model_validate(row), bound, sandbox.tools)
+            try:
+                return await outcome_of(self.agent, Task.model_validate(row), bound, sandbox.tools)
+            finally:
+                await bound.close()
 
     def setup_webserver(self) -> FastAPI:
         """The app. Its lifespan opens and closes the model."""

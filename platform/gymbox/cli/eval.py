@@ -209,7 +209,7 @@ async def _reverify(
     from rich.console import Console
 
     from gymbox import logs
-    from gymbox.cli.run import Run, check_judge
+    from gymbox.cli.run import Run, check_judge, until_ready
     from gymbox.config import compose
     from gymbox.errors import ErrorKind
     from gymbox.evaluation.reverify import output_of, reverified
@@ -230,18 +230,20 @@ async def _reverify(
     settings = compose([f"environment=[{names}]", "model=scripted", *overrides])
     check_judge(list(found.values()), settings)
     sandboxes = Run(settings, overrides, Console(stderr=True), handler).sandboxes
-    async with HttpClient() as http, sandboxes(list(found.values()), http) as place:
-        return await reverified(
-            reader,
-            found,
-            place.controller,
-            output,
-            unsafe=unsafe,
-            only=only or None,
-            concurrency=settings.runner.concurrency,
-            resume=resume,
-            settings=settings.record(),
-        )
+    async with HttpClient() as http:
+        await until_ready([settings.judge], http)
+        async with sandboxes(list(found.values()), http) as place:
+            return await reverified(
+                reader,
+                found,
+                place.controller,
+                output,
+                unsafe=unsafe,
+                only=only or None,
+                concurrency=settings.runner.concurrency,
+                resume=resume,
+                settings=settings.record(),
+            )
 
 
 def _reader(run: Path) -> RunReader:

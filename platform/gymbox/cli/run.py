@@ -8,7 +8,7 @@ import logging
 import shlex
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -30,6 +30,7 @@ from gymbox.errors import ConfigError, Problem, nearest
 from gymbox.evaluation.metrics_file import complete_metrics
 from gymbox.http import HttpClient
 from gymbox.judge import Judge, judge_of
+from gymbox.models import Model
 from gymbox.models.capture import Capture
 from gymbox.models.cassettes import JUDGE_CALLS
 from gymbox.plan import Plan
@@ -40,7 +41,6 @@ from gymbox.results import RunFolder, WriteFailed
 from gymbox.rollout import RolloutController
 from gymbox.runner import Summary, run
 
-"""Folder in a run's in which the judge's calls are."""
 log = logging.getLogger(__name__)
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -129,6 +129,7 @@ class Run:
             RunFolder.check(self.output, inputs=inputs, resume=runner.resume)
             async with AsyncExitStack() as stack:
                 http = await stack.enter_async_context(HttpClient())
+                await until_ready([self.settings.model, self.settings.judge], http)
                 sandboxes = await stack.enter_async_context(self.sandboxes(environments, http))
                 stack.push_async_callback(self.settings.model.close)
                 await self.settings.model.open()
@@ -294,6 +295,23 @@ def check_judge(environments: Sequence[Environment], settings: Settings) -> None
             f"{needing[0]} is scored with the help of a model, and this run has none for it: add judge=openai "
             "judge.name=NAME, or another as for model= (judge=scripted replays the rows' gold judgements)"
         )
+
+
+async def until_ready(models: Iterable[Model | None], http: HttpClient) -> None:
+    """Return once these models answer; None needs no waiting for.
+
+    Raises:
+        ConfigError: one does not, for as long as its settings say.
+    """
+    tasks = [asyncio.create_task(model.ready(http)) for model in models if model is not None]
+    try:
+        await asyncio.gather(*tasks)
+    except Problem as error:
+        raise ConfigError(error.detail) from error
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass

@@ -141,6 +141,13 @@ class Model(BaseModel, ABC):
     async def open(self) -> None:
         """Load what is slow to load; called once before the first call."""
 
+    async def ready(self, http: HttpClient) -> None:
+        """Return once its back end answers; whoever has much to ask calls it first. It need not be open.
+
+        Raises:
+            ModelFailure: the back end does not answer at all.
+        """
+
     async def close(self) -> None:
         """Let go of it; safe to call twice."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from gymbox_sandbox.responses import Response, ResponsesParams
 from pydantic import Field, PrivateAttr
@@ -47,6 +47,7 @@ class AnthropicModel(Endpoint):
     """Send earlier reasoning back also where Anthropic did not sign it. Anthropic itself refuses that; other servers
     with this API want it."""
 
+    _models_path: ClassVar[str] = "/v1/models"
     _defaults: dict[str, Any] | None = PrivateAttr(None)
 
     async def responses(self, params: ResponsesParams, call: Call) -> Response:

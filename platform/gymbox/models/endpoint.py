@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from functools import partial
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, field_validator, model_validator
 
@@ -20,9 +19,11 @@ from gymbox.http import HttpClient
 from gymbox.models import Call, Model
 from gymbox.models.exchange import ByteStream, Exchange, Fault, tokens_in
 from gymbox.models.limits import Rates
+from gymbox.models.probes import LONGEST_PROBE, Probes, status_of, until_one_answers
 from gymbox.models.replicas import Address, Place, Pool, Replica, Try
 from gymbox.models.strict_json import json_bytes
-from gymbox.redaction import forms_of
+from gymbox.models.turns import Turn, tokens_of
+from gymbox.redaction import without
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +40,6 @@ ELSEWHERE = frozenset({ErrorKind.MODEL_UNAUTHORIZED, ErrorKind.MODEL_UNAVAILABLE
 """Kinds for which each further replica allows a further try."""
 LONGEST_PAUSE = 30.0
 """Seconds between two tries, also where the endpoint's Retry-After says more."""
-BEGINNING = 12
-"""Characters of a longer secret that are not shown either: more than the beginnings that all keys of a provider have
-in common."""
-BYTES_A_TOKEN = 4
-"""Of a request, until its answer tells what it took."""
 CHECK = {
     ErrorKind.MODEL_UNAUTHORIZED: "check the model's api_key",
     ErrorKind.MODEL_REFUSED_REQUEST: "check the model's name, its base_url and the request's fields",
@@ -92,8 +88,16 @@ class Endpoint(Model):
     tells them."""
     pause: float = Field(0.5, gt=0)
     """Seconds before the second try; doubled each time, up to 30."""
+    probe_interval: float = Field(5, ge=0)
+    """Seconds between two looks (by the API's list of models) at a replica that was ejected, so that it is back before
+    a call has to try it. 0: calls try it."""
+    ready_timeout: float = Field(60, ge=0)
+    """Seconds for which a run waits, before it begins, until an address answers at all. 0: it begins at once."""
 
+    _models_path: ClassVar[str] = "/models"
+    """Where the API lists its models; "" where it does not."""
     _pool: Pool | None = PrivateAttr(None)
+    _probes: Probes = PrivateAttr()
     _rates: Rates = PrivateAttr(default_factory=lambda: Rates(None, None))
     _told: set[ErrorKind] = PrivateAttr(default_factory=set)
 
@@ -114,6 +118,28 @@ class Endpoint(Model):
         self._rates = Rates(self.requests_per_minute, self.tokens_per_minute)
         # the first time, a replica is left alone for about as long as its three failures took
         self._pool = Pool(replicas, max_concurrency=self.max_concurrency, pause=8 * self.pause)
+        self._probes = Probes(self._pool, self._probe, self.probe_interval)
+
+    async def ready(self, http: HttpClient) -> None:
+        if not self.ready_timeout or not self._models_path:
+            return
+        replicas = self._replicas()
+        why = await until_one_answers(
+            {each.url: partial(self._status, http, each) for each in replicas},
+            self.ready_timeout,
+            f"model {self.name!r}",
+            self.redacted,
+        )
+        if why:
+            url = self._url(replicas[0].url, self._models_path)
+            raise self._failure(Fault(ErrorKind.MODEL_UNAVAILABLE, why), url)
+
+    async def _status(self, http: HttpClient, replica: Replica, seconds: float) -> int:
+        url, headers = self._url(replica.url, self._models_path), self._sent_headers(replica, "application/json")
+        return await status_of(http, url, headers, seconds)
+
+    async def _probe(self, http: HttpClient, place: Place) -> int | None:
+        return await self._status(http, place.replica, LONGEST_PROBE) if self._models_path else None
 
     def _replicas(self) -> list[Replica]:
         urls = [self.base_url] if isinstance(self.base_url, str) else self.base_url or []
@@ -121,8 +147,9 @@ class Endpoint(Model):
 
     async def close(self) -> None:
         if self._pool is not None:
-            self._pool.close()
-        self._pool = None
+            pool, self._pool = self._pool, None
+            pool.close()
+            await self._probes.close()
 
     async def post[Found](
         self,
@@ -147,7 +174,7 @@ class Endpoint(Model):
             ModelFailure: no usable answer; its text names the model, the address, what came and what to check.
         """
 
-        async def usable(turn: _Turn) -> Found:
+        async def usable(turn: Turn) -> Found:
             answer = await turn.exchange.whole()
             turn.settle(tokens_in(answer))
             return _read(read, answer)
@@ -180,7 +207,7 @@ class Endpoint(Model):
             ModelFailure: as `post`.
         """
 
-        async def begun(turn: _Turn) -> Any:
+        async def begun(turn: Turn) -> Any:
             whole = await turn.exchange.first_event()
             if whole is not None and check is not None:
                 _read(check, whole)
@@ -190,6 +217,7 @@ class Endpoint(Model):
 
         def broken(fault: Fault) -> ModelFailure:
             turn.pool.went_wrong(turn.place, fault.kind)
+            self._probes.watch(turn.place, http)
             turn.tried.kind = fault.kind.value
             failure = self._failure(fault, turn.exchange.url)
             self._tell(failure, final=True)
@@ -208,10 +236,10 @@ class Endpoint(Model):
         path: str,
         body: dict[str, Any],
         call: Call | None,
-        usable: Callable[[_Turn], Awaitable[Found]],
+        usable: Callable[[Turn], Awaitable[Found]],
         *,
         accept: str,
-    ) -> tuple[Found, _Turn]:
+    ) -> tuple[Found, Turn]:
         """What `usable` makes of an answer, and the turn in which it came: end that."""
         if self._pool is None:
             await self.open()
@@ -233,6 +261,7 @@ class Endpoint(Model):
                 rest = None if failure.retry_after is None else min(failure.retry_after, LONGEST_PAUSE)
                 # before the turn is over, lest the next one goes there, too
                 pool.went_wrong(turn.place, kind, rest)
+                self._probes.watch(turn.place, http)
                 turn.over()
                 failures[kind] += 1
                 failed_at.add(turn.place)
@@ -253,14 +282,14 @@ class Endpoint(Model):
 
     async def _turn(
         self, pool: Pool, path: str, body: dict[str, Any], call: Call | None, avoid: set[Place], deadline: float
-    ) -> _Turn:
+    ) -> Turn:
         place = await pool.take(call.rollout if call is not None else "", avoid)
         try:
             # made only now, so that thousands that wait hold no second copy
             sent = json_bytes(body)
             rates = [self._rates, place.rates]
             for rate in rates:
-                await rate.spend(len(sent) / BYTES_A_TOKEN)
+                await rate.spend(tokens_of(sent))
             left = deadline - asyncio.get_running_loop().time()
             exchange = self._exchange(place.replica, path, body, seconds=min(self.timeout, left), until=deadline)
             tried = Try(place.replica.url)
@@ -269,10 +298,10 @@ class Endpoint(Model):
             raise
         if call is not None and call.tries is not None:
             call.tries.append(tried)
-        return _Turn(pool, place, exchange, sent, rates, tried)
+        return Turn(pool, place, exchange, sent, rates, tried)
 
     async def _try[Found](
-        self, http: HttpClient, turn: _Turn, usable: Callable[[_Turn], Awaitable[Found]], accept: str
+        self, http: HttpClient, turn: Turn, usable: Callable[[Turn], Awaitable[Found]], accept: str
     ) -> Found:
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -330,8 +359,7 @@ class Endpoint(Model):
         sent, and the text goes to callers and into the results."""
         for secret in self._secrets():
             if secret is not None and len(secret.get_secret_value()) > 3:
-                for form in forms_of(secret.get_secret_value()):
-                    text = _without(text, form)
+                text = without(text, secret.get_secret_value())
         return logs.redact(text)
 
     def _out_of_turn(self) -> ModelFailure:
@@ -348,15 +376,6 @@ class Endpoint(Model):
             log.warning("%s (%s; %s)", failure.detail, failure.rollout_kind.value, more)
 
 
-def _without(text: str, secret: str) -> str:
-    """The text without the secret, also where what was shown of an answer ends in the midst of it."""
-    text = text.replace(secret, "***")
-    while len(secret) > BEGINNING and (at := text.find(secret[:BEGINNING])) >= 0:
-        begun = os.path.commonprefix([text[at:], secret])
-        text = f"{text[:at]}***{text[at + len(begun) :]}"
-    return text
-
-
 def _read[Found](read: Callable[[Any], Found], answer: Any) -> Found:
     try:
         return read(answer)
@@ -364,28 +383,3 @@ def _read[Found](read: Callable[[Any], Found], answer: Any) -> Found:
         raise
     except Problem as error:
         raise Fault(ErrorKind.MODEL_BAD_RESPONSE, f"gave an unusable answer: {error.detail}") from error
-
-
-@dataclass(slots=True)
-class _Turn:
-    """What a call holds while it is made at a replica."""
-
-    pool: Pool
-    place: Place
-    exchange: Exchange
-    sent: bytes
-    rates: list[Rates]
-    tried: Try
-
-    @property
-    def counts_tokens(self) -> bool:
-        return any(rate.counts_tokens for rate in self.rates)
-
-    def settle(self, tokens: int | None) -> None:
-        """The answer took so many tokens; None where it does not tell."""
-        for rate in self.rates if tokens is not None else ():
-            rate.correct((tokens or 0) - len(self.sent) / BYTES_A_TOKEN)
-
-    def over(self) -> None:
-        self.exchange.close()
-        self.pool.leave(self.place)

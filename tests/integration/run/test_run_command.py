@@ -162,6 +162,7 @@ async def test_a_dead_endpoint_is_a_typed_error_and_never_a_reward(gymbox: Gymbo
             "model.name=m",
             f"model.base_url={address}",
             "model.pause=0.01",
+            "model.ready_timeout=0",
             "runner.limit=2",
             "runner.output=out",
         )
@@ -172,6 +173,22 @@ async def test_a_dead_endpoint_is_a_typed_error_and_never_a_reward(gymbox: Gymbo
         assert (line["error"]["stage"], line["error"]["kind"]) == ("agent", "model_unavailable")
     assert "first model_unavailable" in ended.err and address in ended.err
     assert "2 × model_unavailable, such as " in ended.out and "–" in ended.out
+
+
+async def test_a_model_that_does_not_answer_is_told_before_anything_is_started(gymbox: Gymbox) -> None:
+    ended = await gymbox.run(
+        "environment=counter",
+        "provider=process",
+        "model=openai",
+        "model.name=m",
+        "model.base_url=http://127.0.0.1:9/v1",
+        "model.ready_timeout=0.1",
+        "runner.output=out",
+    )
+
+    assert ended.code == 2
+    assert "model 'm' at http://127.0.0.1:9/v1/models could not be reached" in ended.err
+    assert not (gymbox.folder / "out").exists()
 
 
 async def test_a_finished_run_is_not_overwritten(gymbox: Gymbox) -> None:

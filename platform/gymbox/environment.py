@@ -67,7 +67,7 @@ class JudgeLimits(_Strict):
     kilobytes: int = Field(1024, ge=1, le=65_536)
     """Size of all questions together, and of an answer."""
     timeout: float = Field(60, gt=0)
-    """Seconds for one question, repeats included."""
+    """Seconds for one question, repeats and the wait for tokens included."""
 
 
 class Image(_Strict):

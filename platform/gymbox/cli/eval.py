@@ -231,7 +231,7 @@ async def _reverify(
     check_judge(list(found.values()), settings)
     sandboxes = Run(settings, overrides, Console(stderr=True), handler).sandboxes
     async with HttpClient() as http:
-        await until_ready([settings.judge], http)
+        await until_ready(settings, http, only_judge=True)
         async with sandboxes(list(found.values()), http) as place:
             return await reverified(
                 reader,

@@ -8,7 +8,7 @@ import logging
 import shlex
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -30,7 +30,6 @@ from gymbox.errors import ConfigError, Problem, nearest
 from gymbox.evaluation.metrics_file import complete_metrics
 from gymbox.http import HttpClient
 from gymbox.judge import Judge, judge_of
-from gymbox.models import Model
 from gymbox.models.capture import Capture
 from gymbox.models.cassettes import JUDGE_CALLS
 from gymbox.plan import Plan
@@ -126,10 +125,11 @@ class Run:
             inputs = plan.inputs() | {"agent": record(self.settings.agent), "model": record(self.settings.model)}
             if self.settings.judge is not None:
                 inputs["judge"] = record(self.settings.judge)
-            RunFolder.check(self.output, inputs=inputs, resume=runner.resume)
+            before = RunFolder.check(self.output, inputs=inputs, resume=runner.resume)
             async with AsyncExitStack() as stack:
                 http = await stack.enter_async_context(HttpClient())
-                await until_ready([self.settings.model, self.settings.judge], http)
+                if before is None or before.status != "finished" or runner.retry_failed:
+                    await until_ready(self.settings, http)
                 sandboxes = await stack.enter_async_context(self.sandboxes(environments, http))
                 stack.push_async_callback(self.settings.model.close)
                 await self.settings.model.open()
@@ -297,13 +297,17 @@ def check_judge(environments: Sequence[Environment], settings: Settings) -> None
         )
 
 
-async def until_ready(models: Iterable[Model | None], http: HttpClient) -> None:
-    """Return once these models answer; None needs no waiting for.
+async def until_ready(settings: Settings, http: HttpClient, *, only_judge: bool = False) -> None:
+    """Return once the model and the judge answer.
 
     Raises:
-        ConfigError: one does not, for as long as its settings say.
+        ConfigError: one does not, for `runner.ready_timeout` seconds.
     """
-    tasks = [asyncio.create_task(model.ready(http)) for model in models if model is not None]
+    timeout = settings.runner.ready_timeout
+    models = [settings.judge, None if only_judge else settings.model]
+    if not timeout:
+        return
+    tasks = [asyncio.create_task(model.ready(http, timeout)) for model in models if model is not None]
     try:
         await asyncio.gather(*tasks)
     except Problem as error:

@@ -141,11 +141,11 @@ class Model(BaseModel, ABC):
     async def open(self) -> None:
         """Load what is slow to load; called once before the first call."""
 
-    async def ready(self, http: HttpClient) -> None:
+    async def ready(self, http: HttpClient, timeout: float) -> None:
         """Return once its back end answers; whoever has much to ask calls it first. It need not be open.
 
         Raises:
-            ModelFailure: the back end does not answer at all.
+            ModelFailure: the back end did not answer at all within `timeout` seconds.
         """
 
     async def close(self) -> None:

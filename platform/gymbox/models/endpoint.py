@@ -91,8 +91,6 @@ class Endpoint(Model):
     probe_interval: float = Field(5, ge=0)
     """Seconds between two looks (by the API's list of models) at a replica that was ejected, so that it is back before
     a call has to try it. 0: calls try it."""
-    ready_timeout: float = Field(60, ge=0)
-    """Seconds for which a run waits, before it begins, until an address answers at all. 0: it begins at once."""
 
     _models_path: ClassVar[str] = "/models"
     """Where the API lists its models; "" where it does not."""
@@ -120,13 +118,13 @@ class Endpoint(Model):
         self._pool = Pool(replicas, max_concurrency=self.max_concurrency, pause=8 * self.pause)
         self._probes = Probes(self._pool, self._probe, self.probe_interval)
 
-    async def ready(self, http: HttpClient) -> None:
-        if not self.ready_timeout or not self._models_path:
+    async def ready(self, http: HttpClient, timeout: float) -> None:
+        if not self._models_path:
             return
         replicas = self._replicas()
         why = await until_one_answers(
             {each.url: partial(self._status, http, each) for each in replicas},
-            self.ready_timeout,
+            timeout,
             f"model {self.name!r}",
             self.redacted,
         )

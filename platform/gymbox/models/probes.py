@@ -81,7 +81,9 @@ async def _until_answered(
             return why
         if not told:
             told = True
-            log.warning("%s; waiting for it up to %g s (ready_timeout)", shown(f"{what} at {url} {why}"), seconds)
+            log.warning(
+                "%s; waiting for it up to %g s (runner.ready_timeout)", shown(f"{what} at {url} {why}"), seconds
+            )
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
 

@@ -41,8 +41,8 @@ class RecordedModel(Model):
     async def open(self) -> None:
         await self._model.open()
 
-    async def ready(self, http: HttpClient) -> None:
-        await self._model.ready(http)
+    async def ready(self, http: HttpClient, timeout: float) -> None:
+        await self._model.ready(http, timeout)
 
     async def close(self) -> None:
         await self._model.close()

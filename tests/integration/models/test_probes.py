@@ -185,15 +185,15 @@ async def test_a_model_that_answers_anything_is_ready(
 ) -> None:
     pair[0].listed = status
     async with asyncio.timeout(20):
-        await model([pair[0]], ready_timeout=600).ready(http)
+        await model([pair[0]]).ready(http, 600)
     assert len(pair[0].looks) == 1 and not pair[0].calls
-    await ScriptedModel().ready(http)
+    await ScriptedModel().ready(http, 600)
 
 
 async def test_one_replica_that_answers_is_enough(pair: tuple[Server, Server], http: HttpClient) -> None:
     pair[0].listed = 0
     async with asyncio.timeout(20):
-        await model(list(pair), ready_timeout=600).ready(http)
+        await model(list(pair)).ready(http, 600)
 
 
 async def test_a_model_that_starts_late_is_waited_for_and_that_is_told_once(
@@ -202,8 +202,8 @@ async def test_a_model_that_starts_late_is_waited_for_and_that_is_told_once(
     monkeypatch.setattr(probes, "FIRST_PAUSE", 0.01)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        asked = ChatModel(name="m", base_url=f"http://127.0.0.1:{closed.getsockname()[1]}/v1", ready_timeout=600)
-        waiting = asyncio.create_task(asked.ready(http))
+        asked = ChatModel(name="m", base_url=f"http://127.0.0.1:{closed.getsockname()[1]}/v1")
+        waiting = asyncio.create_task(asked.ready(http, 600))
         async with asyncio.timeout(30):
             while not caplog.records:
                 await asyncio.wait([waiting], timeout=0.01)
@@ -216,7 +216,7 @@ async def test_a_model_that_starts_late_is_waited_for_and_that_is_told_once(
                 await loop.sock_sendall(line, b"HTTP/1.1 503 Loading\r\nContent-Length: 0\r\n\r\n")
                 await waiting
     [told] = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "could not be reached" in told.getMessage() and "up to 600 s (ready_timeout)" in told.getMessage()
+    assert "could not be reached" in told.getMessage() and "up to 600 s (runner.ready_timeout)" in told.getMessage()
 
 
 async def test_a_model_that_never_answers_is_told_by_its_address(
@@ -224,7 +224,6 @@ async def test_a_model_that_never_answers_is_told_by_its_address(
 ) -> None:
     pair[0].listed = 0
     with pytest.raises(ModelFailure, match="did not answer within 0.2 s.*check that the server runs") as failed:
-        await model([pair[0]], ready_timeout=0.2).ready(http)
+        await model([pair[0]]).ready(http, 0.2)
     assert failed.value.rollout_kind is ErrorKind.MODEL_UNAVAILABLE and pair[0].url in failed.value.detail
-    await model([pair[0]], ready_timeout=0).ready(http)
     assert await model([pair[1]]).responses(PARAMS, Call(http))

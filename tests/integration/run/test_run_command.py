@@ -162,7 +162,7 @@ async def test_a_dead_endpoint_is_a_typed_error_and_never_a_reward(gymbox: Gymbo
             "model.name=m",
             f"model.base_url={address}",
             "model.pause=0.01",
-            "model.ready_timeout=0",
+            "runner.ready_timeout=0",
             "runner.limit=2",
             "runner.output=out",
         )
@@ -182,7 +182,7 @@ async def test_a_model_that_does_not_answer_is_told_before_anything_is_started(g
         "model=openai",
         "model.name=m",
         "model.base_url=http://127.0.0.1:9/v1",
-        "model.ready_timeout=0.1",
+        "runner.ready_timeout=0.1",
         "runner.output=out",
     )
 

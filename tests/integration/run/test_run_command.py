@@ -155,17 +155,17 @@ async def test_a_dead_endpoint_is_a_typed_error_and_never_a_reward(gymbox: Gymbo
         closed.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
 
-        ended = await gymbox.run(
+        words = (
             "environment=counter",
             "provider=process",
             "model=openai",
             "model.name=m",
             f"model.base_url={address}",
             "model.pause=0.01",
-            "runner.ready_timeout=0",
             "runner.limit=2",
             "runner.output=out",
         )
+        ended = await gymbox.run(*words, "runner.ready_timeout=0")
 
     assert ended.code == 1
     for line in gymbox.lines("out"):
@@ -173,6 +173,9 @@ async def test_a_dead_endpoint_is_a_typed_error_and_never_a_reward(gymbox: Gymbo
         assert (line["error"]["stage"], line["error"]["kind"]) == ("agent", "model_unavailable")
     assert "first model_unavailable" in ended.err and address in ended.err
     assert "2 × model_unavailable, such as " in ended.out and "–" in ended.out
+
+    again = await gymbox.run(*words, "runner.resume=true")
+    assert again.code == 1 and "waiting for it" not in again.err, "there is nothing left to ask it"
 
 
 async def test_a_model_that_does_not_answer_is_told_before_anything_is_started(gymbox: Gymbox) -> None:

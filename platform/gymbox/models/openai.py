@@ -7,13 +7,14 @@ from contextlib import aclosing
 from typing import Any, cast
 
 from gymbox_sandbox.problems import faults
-from gymbox_sandbox.responses import Response, ResponsesParams
+from gymbox_sandbox.responses import FunctionCall, Response, ResponsesParams
 from pydantic import ValidationError
 
 from gymbox.errors import Invalid, ModelFailure
 from gymbox.models import Call
 from gymbox.models.chat_messages import object_arguments
 from gymbox.models.endpoint import BaseUrl, Endpoint
+from gymbox.models.event_places import Places
 from gymbox.models.events import Event, Gathered, failure_in, one_terminal, replayed, terminal, whole
 from gymbox.models.exchange import error_of, kind_of_code
 from gymbox.models.messages_requests import params_from_messages
@@ -24,12 +25,15 @@ from gymbox.models.token_counts import count_of_responses
 from gymbox.models.token_ids import TRAINING_FIELDS, with_prefix_mark
 
 _FINISHED = ("completed", "incomplete")
+_OPENING = ("response.created", "response.in_progress")
 
 
 class OpenAIModel(Endpoint):
     """A model behind `POST {base_url}/responses`: OpenAI's own, or any server that answers like it.
 
     Unset fields and nulls are not sent; earlier output goes back as it came, reasoning items with what follows them.
+    An answer that took all its tokens is incomplete, whatever the server says: llama.cpp's calls it completed. Only
+    one that ends with a whole call is not.
     """
 
     base_url: BaseUrl = "https://api.openai.com/v1"
@@ -45,11 +49,11 @@ class OpenAIModel(Endpoint):
 
     async def responses(self, params: ResponsesParams, call: Call) -> Response:
         body = request_body(params, self.params) | {"model": self.name}
-        return await self.post(call.http, "/responses", body, _reader(params), call=call)
+        return await self.post(call.http, "/responses", body, _reader(params, body), call=call)
 
     async def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[Event]:
         body = request_body(params, self.params) | {"model": self.name, "stream": True}
-        events = one_terminal(self._events(body, _reader(params), call), self.name, redacted=self.redacted)
+        events = one_terminal(self._events(body, _reader(params, body), call), self.name, redacted=self.redacted)
         async with aclosing(cast(Any, events)) as told:
             async for event in told:
                 yield event
@@ -60,8 +64,13 @@ class OpenAIModel(Endpoint):
                 for event in replayed(read(stream.whole).dump()):
                     yield event
                 return
-            gathered = Gathered(self.name)
-            async for event in checked(objects_in(aiter(stream)), check_event):
+            gathered, places = Gathered(self.name), Places()
+
+            def check(event: Event) -> None:
+                places.fill(event)
+                check_event(event)
+
+            async for event in checked(objects_in(aiter(stream)), check):
                 event.pop("sequence_number", None)
                 kind = event.get("type")
                 if kind == "error":
@@ -74,6 +83,9 @@ class OpenAIModel(Endpoint):
                     yield terminal(whole(read(gathered.whole(event)).dump()))
                     return
                 gathered.add(event)
+                if kind in _OPENING:
+                    # official clients go on from what it has, so it has it all
+                    event["response"] = whole({"status": "in_progress", **event["response"]})
                 yield event
 
     async def count_tokens(self, body: dict[str, Any], call: Call) -> int:
@@ -86,13 +98,27 @@ class OpenAIModel(Endpoint):
         return super()._headers() | {name: value for name, value in named.items() if value is not None}
 
 
-def _reader(params: ResponsesParams) -> Callable[[Any], Response]:
+def _reader(params: ResponsesParams, body: dict[str, Any]) -> Callable[[Any], Response]:
     def read(answer: Any) -> Response:
-        response = read_response(answer)
+        response = _marked_if_cut(read_response(answer), body.get("max_output_tokens"))
         check_structured(params, response)
         return with_prefix_mark(params.items, response)
 
     return read
+
+
+def _marked_if_cut(response: Response, limit: Any) -> Response:
+    """The response, incomplete where it took as many tokens as it might and does not end with a whole call."""
+    usage, output = response.usage, response.output
+    if response.status != "completed" or usage is None or not isinstance(limit, int) or usage.output_tokens < limit:
+        return response
+    last = output[-1]
+    if isinstance(last, FunctionCall) and object_arguments(last.arguments) == last.arguments:
+        return response
+    if getattr(last, "status", None) is not None:
+        last = last.model_copy(update={"status": "incomplete"})
+    cut = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+    return response.model_copy(update={**cut, "output": [*output[:-1], last]})
 
 
 def request_body(params: ResponsesParams, defaults: dict[str, Any]) -> dict[str, Any]:

@@ -105,6 +105,15 @@ async def test_what_took_all_its_tokens_is_cut_whatever_the_server_says(
 
 
 @pytest.mark.parametrize("streamed", [False, True])
+async def test_a_cut_in_the_middle_of_a_thought_is_no_answer(streamed: bool, stub: Stub, http: HttpClient) -> None:
+    body = answer(THOUGHT, tokens=7)
+    stub.plays(plays(list(replayed(body)), done=False) if streamed else body)
+    found = await asked_for(model(stub), http, streamed=streamed, max_output_tokens=7)
+    assert (found.status, found.incomplete_details) == ("incomplete", {"reason": "max_output_tokens"})
+    assert found.output_text == ""
+
+
+@pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize(
     ("arguments", "tokens", "status"),
     [('{"by": 1}', 7, "completed"), ('{"by": ', 7, "incomplete"), ('{"by": ', 6, "completed")],

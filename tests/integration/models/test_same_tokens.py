@@ -392,6 +392,17 @@ async def test_llama_cpp_itself_takes_the_same_request_in_each_dialect(
     assert found[1:] == found[:-1]
 
 
+async def test_an_earlier_answer_may_be_told_in_short_where_the_back_end_wants_it_whole(
+    llama: str, http: HttpClient
+) -> None:
+    case = CASES["several turns"]
+    expected = await told_directly(http, llama, "responses", case["responses"])
+    async with served(OpenAIModel(name="m", base_url=f"{llama}/v1"), http) as clients:
+        for earlier in (TURNS[1], {"role": "assistant", "content": [{"type": "output_text", "text": "Hi Ann!"}]}):
+            short = {**case["responses"], "input": [TURNS[0], earlier, TURNS[2]]}
+            assert of_response(await clients.told("responses", short, streamed=False)) == expected
+
+
 # --- token ids and log-probs
 
 

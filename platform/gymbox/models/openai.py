@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from gymbox_sandbox.problems import faults
-from gymbox_sandbox.responses import FunctionCall, Response, ResponsesParams
+from gymbox_sandbox.responses import FunctionCall, Reasoning, Response, ResponsesParams
 from pydantic import ValidationError
 
 from gymbox.errors import Invalid, ModelFailure
 from gymbox.models import Call
-from gymbox.models.chat_messages import object_arguments
+from gymbox.models.chat_messages import object_arguments, reasoning_text
 from gymbox.models.endpoint import BaseUrl, Endpoint
 from gymbox.models.event_places import Places
 from gymbox.models.events import Event, Gathered, failure_in, one_terminal, replayed, terminal, whole
@@ -42,17 +42,20 @@ class OpenAIModel(Endpoint):
     keeps_responses: bool = True
     """Whether the endpoint keeps its answers, as OpenAI's own does: then `previous_response_id` and `store` are sent
     on to it. False: a server of this model keeps them itself, for a while."""
+    reasoning_field: Literal["summary", "content"] = "summary"
+    """Where the text of earlier reasoning goes back to the model that tells it in a summary only: as it came, which is
+    all that OpenAI's own takes, or as its `content`, which servers of open models (llama.cpp, vLLM) want instead."""
 
     @property
     def has_store(self) -> bool:
         return self.keeps_responses
 
     async def responses(self, params: ResponsesParams, call: Call) -> Response:
-        body = request_body(params, self.params) | {"model": self.name}
+        body = self._body(params)
         return await self.post(call.http, "/responses", body, _reader(params, body), call=call)
 
     async def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[Event]:
-        body = request_body(params, self.params) | {"model": self.name, "stream": True}
+        body = self._body(params) | {"stream": True}
         events = one_terminal(self._events(body, _reader(params, body), call), self.name, redacted=self.redacted)
         async with aclosing(cast(Any, events)) as told:
             async for event in told:
@@ -90,8 +93,13 @@ class OpenAIModel(Endpoint):
 
     async def count_tokens(self, body: dict[str, Any], call: Call) -> int:
         """How many tokens the endpoint says that a Messages request has, as it is converted for it."""
-        asked = request_body(params_from_messages(body), self.params) | {"model": self.name}
-        return await count_of_responses(self, asked, call)
+        return await count_of_responses(self, self._body(params_from_messages(body)), call)
+
+    def _body(self, params: ResponsesParams) -> dict[str, Any]:
+        body = request_body(params, self.params) | {"model": self.name}
+        if self.reasoning_field == "content" and isinstance(body.get("input"), list):
+            body["input"] = [_with_content(item) for item in body["input"]]
+        return body
 
     def _headers(self) -> dict[str, str]:
         named = {"OpenAI-Organization": self.organization, "OpenAI-Project": self.project}
@@ -150,6 +158,15 @@ def _sent(item: dict[str, Any]) -> dict[str, Any]:
         item.setdefault("status", "completed")
         item["content"] = [_whole_part(part) for part in item["content"]]
     return item
+
+
+def _with_content(item: dict[str, Any]) -> dict[str, Any]:
+    """A reasoning item that tells its text as content; other items as they are."""
+    summary = item.get("summary")
+    if item.get("type") != "reasoning" or item.get("content") or not summary:
+        return item
+    text = reasoning_text(Reasoning.model_validate(item))
+    return {**item, "summary": [], "content": [{"type": "reasoning_text", "text": text}]}
 
 
 def _whole_part(part: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ TEMPLATE = """
 {%- if ns.system %}{{- '<|im_start|>system\n' + ns.system + '<|im_end|>\n' }}{% endif %}
 {%- for message in messages if message.role != 'system' %}
 {{- '<|im_start|>' + message.role + '\n' }}
+{%- if message.reasoning_content %}{{- '<think>\n' + message.reasoning_content + '\n</think>\n' }}{% endif %}
 {%- if message.content %}{{- message.content }}{% endif %}
 {%- for call in message.tool_calls or [] %}
 {%- if message.content or not loop.first %}{{- '\n' }}{% endif %}
@@ -30,6 +31,8 @@ TEMPLATE = """
 """
 """The model's own format of turns, and calls as JSON between tags, which llama.cpp reads back as calls. The model's
 own template knows no tools."""
+THINKING = TEMPLATE.replace("{{- '<|im_start|>assistant\n' }}", "{{- '<|im_start|>assistant\n<think>\n' }}")
+"""The same, of a model that always begins with a thought."""
 
 
 @contextmanager

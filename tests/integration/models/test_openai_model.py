@@ -90,6 +90,22 @@ async def test_official_clients_add_up_what_events_without_places_tell(
     assert [call.function.arguments for call in message.tool_calls or []] == ['{"by": 1}', '{"by": 2}']
 
 
+@pytest.mark.parametrize("field", ["summary", "content"])
+async def test_earlier_reasoning_goes_back_where_the_server_wants_it(field: str, stub: Stub, http: HttpClient) -> None:
+    given = [
+        THOUGHT,
+        {"type": "reasoning", "id": "rs_2", "summary": [], "content": [{"type": "reasoning_text", "text": "so"}]},
+        {"type": "reasoning", "id": "rs_3", "summary": [], "encrypted_content": "x"},
+        {"role": "user", "content": "go on"},
+    ]
+    stub.plays(ANSWER)
+    await model(stub, reasoning_field=field).responses(ResponsesParams.model_validate({"input": given}), Call(http))
+    first, *rest, _ = stub.bodies[0]["input"]
+    told_as_content = {**THOUGHT, "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
+    assert first == (told_as_content if field == "content" else THOUGHT)
+    assert rest == given[1:3]
+
+
 @pytest.mark.parametrize("given", ["request", "default"])
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_what_took_all_its_tokens_is_cut_whatever_the_server_says(

@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import anthropic
 import openai
@@ -24,189 +24,22 @@ from gymbox.models.openai import OpenAIModel
 from gymbox.models.server import ModelServer
 from gymbox.serving import Listener
 
-from tests.integration.models.llama_server import TEMPLATE, llama_server
+from tests.integration.models.llama_server import TEMPLATE, THINKING, llama_server
+from tests.integration.models.same_requests import CASES, LIMITS, LOCAL_CASES, THOUGHTS, TURNS, Dialect
+from tests.integration.models.told_answers import TOLD_OF, Told, of_response
 
 pytestmark = pytest.mark.local_model
-Dialect = Literal["responses", "chat", "messages"]
 TOKEN = "gbx_same_tokens_tests_only"
 PATHS: dict[Dialect, str] = {
     "responses": "/v1/responses",
     "chat": "/v1/chat/completions",
     "messages": "/v1/messages",
 }
-LIMITS: dict[Dialect, str] = {"responses": "max_output_tokens", "chat": "max_tokens", "messages": "max_tokens"}
 BACK_ENDS: dict[str, tuple[type[Any], Dialect]] = {
     "openai": (OpenAIModel, "responses"),
     "chat": (ChatModel, "chat"),
     "anthropic": (AnthropicModel, "messages"),
 }
-
-
-# --- what is asked, written by hand in each dialect
-
-
-def said(*texts: str) -> list[dict[str, Any]]:
-    return [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(texts)]
-
-
-def in_each(turns: list[dict[str, Any]], /, *, limit: int, **more: dict[str, Any]) -> dict[Dialect, dict[str, Any]]:
-    asked: dict[Dialect, dict[str, Any]] = {
-        "responses": {"input": turns},
-        "chat": {"messages": turns},
-        "messages": {"messages": turns},
-    }
-    return {
-        dialect: {**body, **more.get(dialect, {}), LIMITS[dialect]: limit, "model": "m", "temperature": 0}
-        for dialect, body in asked.items()
-    }
-
-
-SYSTEM = "You answer with one word."
-SCHEMA = {
-    "type": "object",
-    "properties": {"colour": {"enum": ["red", "blue"]}},
-    "required": ["colour"],
-    "additionalProperties": False,
-}
-CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-WEATHER = {"name": "weather", "description": "Tells the weather."}
-CALLS = {"a": "Paris", "b": "Rome"}
-RESULTS = {"a": "12", "b": "15"}
-BEFORE, NOW = "Weather in Paris and Rome?", "Weather in Cairo and Oslo?"
-
-
-def arguments(city: str) -> str:
-    return json.dumps({"city": city})
-
-
-TOOLS: dict[str, dict[str, Any]] = {
-    "responses": {
-        "tools": [{"type": "function", **WEATHER, "parameters": CITY}],
-        "input": [
-            {"role": "user", "content": BEFORE},
-            *(
-                {"type": "function_call", "call_id": id, "name": "weather", "arguments": arguments(city)}
-                for id, city in CALLS.items()
-            ),
-            *({"type": "function_call_output", "call_id": id, "output": result} for id, result in RESULTS.items()),
-            {"role": "user", "content": NOW},
-        ],
-    },
-    "chat": {
-        "tools": [{"type": "function", "function": {**WEATHER, "parameters": CITY}}],
-        "messages": [
-            {"role": "user", "content": BEFORE},
-            {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [
-                    {"id": id, "type": "function", "function": {"name": "weather", "arguments": arguments(city)}}
-                    for id, city in CALLS.items()
-                ],
-            },
-            *({"role": "tool", "tool_call_id": id, "content": result} for id, result in RESULTS.items()),
-            {"role": "user", "content": NOW},
-        ],
-    },
-    "messages": {
-        "tools": [{**WEATHER, "input_schema": CITY}],
-        "messages": [
-            {"role": "user", "content": BEFORE},
-            {
-                "role": "assistant",
-                "content": [
-                    {"type": "tool_use", "id": id, "name": "weather", "input": {"city": city}}
-                    for id, city in CALLS.items()
-                ],
-            },
-            {
-                "role": "user",
-                "content": [
-                    {"type": "tool_result", "tool_use_id": id, "content": result} for id, result in RESULTS.items()
-                ],
-            },
-            {"role": "user", "content": NOW},
-        ],
-    },
-}
-TURNS = said("I am Ann, I am 7.", "Hi Ann!", "Grüße 🌍! How old am I?")
-WHOLE = {
-    "type": "message",
-    "role": "assistant",
-    "status": "completed",
-    "content": [{"type": "output_text", "text": TURNS[1]["content"], "annotations": []}],
-}
-"""An earlier answer as llama.cpp's Responses API wants it."""
-CASES: dict[str, dict[Dialect, dict[str, Any]]] = {
-    "text": in_each(said("Say hello to Bob."), limit=40),
-    "cut by the limit": in_each(said("Name three colours."), limit=5),
-    "system prompt": in_each(
-        said("Name a colour."),
-        limit=16,
-        responses={"instructions": SYSTEM},
-        chat={"messages": [{"role": "system", "content": SYSTEM}, *said("Name a colour.")]},
-        messages={"system": SYSTEM},
-    ),
-    "several turns": in_each(TURNS, limit=12, responses={"input": [TURNS[0], WHOLE, TURNS[2]]}),
-    "parallel tool calls": in_each([], limit=64, **TOOLS),
-    "structured": in_each(
-        said("Say hello to Bob."),
-        limit=40,
-        responses={"text": {"format": {"type": "json_schema", "name": "colour", "schema": SCHEMA}}},
-        chat={"response_format": {"type": "json_schema", "json_schema": {"name": "colour", "schema": SCHEMA}}},
-        messages={"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
-    ),
-}
-LOCAL_CASES = CASES | {
-    "one tool call": in_each(
-        said("Weather in Rome?"), limit=40, **{dialect: {"tools": body["tools"]} for dialect, body in TOOLS.items()}
-    )
-}
-
-
-# --- what is told
-
-
-@dataclass(frozen=True)
-class Told:
-    """An answer, in whatever dialect it came."""
-
-    text: str
-    calls: tuple[tuple[str, str], ...]
-    ending: str
-    tokens: tuple[int, int]
-
-
-def of_response(body: dict[str, Any]) -> Told:
-    items = body["output"]
-    text = "".join(part["text"] for item in items if item["type"] == "message" for part in item["content"])
-    calls = [(item["name"], item["arguments"]) for item in items if item["type"] == "function_call"]
-    cut = body["status"] == "incomplete" and body["incomplete_details"]["reason"] == "max_output_tokens"
-    assert cut or body["status"] == "completed"
-    usage = body["usage"]
-    assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
-    ending = "limit" if cut else "calls" if calls else "end"
-    return Told(text, tuple(calls), ending, (usage["input_tokens"], usage["output_tokens"]))
-
-
-def of_chat(body: dict[str, Any]) -> Told:
-    [choice] = body["choices"]
-    message, usage = choice["message"], body["usage"]
-    functions = [call["function"] for call in message.get("tool_calls") or []]
-    ending = {"length": "limit", "tool_calls": "calls", "stop": "end"}[choice["finish_reason"]]
-    calls = tuple((function["name"], function["arguments"]) for function in functions)
-    return Told(message.get("content") or "", calls, ending, (usage["prompt_tokens"], usage["completion_tokens"]))
-
-
-def of_message(body: dict[str, Any]) -> Told:
-    blocks, usage = body["content"], body["usage"]
-    text = "".join(block["text"] for block in blocks if block["type"] == "text")
-    calls = [(block["name"], json.dumps(block["input"])) for block in blocks if block["type"] == "tool_use"]
-    ending = {"max_tokens": "limit", "tool_use": "calls", "end_turn": "end"}[body["stop_reason"]]
-    return Told(text, tuple(calls), ending, (usage["input_tokens"], usage["output_tokens"]))
-
-
-TOLD_OF = {"responses": of_response, "chat": of_chat, "messages": of_message}
 
 
 # --- direct
@@ -227,6 +60,12 @@ def llama() -> Iterator[str]:
 def llama_of_local(llama: str) -> Iterator[str]:
     """The same, with the template that the local model has."""
     with llama_server() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def llama_that_thinks(llama: str) -> Iterator[str]:
+    with llama_server(THINKING) as url:
         yield url
 
 
@@ -390,6 +229,26 @@ async def test_llama_cpp_itself_takes_the_same_request_in_each_dialect(
         pytest.skip("it holds only Chat answers to a schema")
     found = [await told_directly(http, llama, dialect, body) for dialect, body in CASES[case].items()]
     assert found[1:] == found[:-1]
+
+
+TAKES_THOUGHTS: dict[str, dict[str, Any]] = {
+    "anthropic": {"unsigned_thinking": True},
+    "openai": {"reasoning_field": "content"},
+}
+
+
+@pytest.mark.parametrize("case", THOUGHTS)
+async def test_thoughts_come_and_go_back_as_in_a_direct_call(
+    case: str, llama_that_thinks: str, http: HttpClient
+) -> None:
+    bodies = THOUGHTS[case]
+    expected = await told_directly(http, llama_that_thinks, "chat", bodies["chat"])
+    assert (expected.text, expected.ending) == ("", "limit") and expected.thought
+    for kind, (made, own) in BACK_ENDS.items():
+        assert await told_directly(http, llama_that_thinks, own, bodies[own]) == expected, kind
+        more = TAKES_THOUGHTS.get(kind, {})
+        async with served(made(name="m", base_url=f"{llama_that_thinks}/v1", pause=0.001, **more), http) as clients:
+            assert await told_in_each_way(clients, bodies) == dict.fromkeys(WAYS, expected), kind
 
 
 async def test_an_earlier_answer_may_be_told_in_short_where_the_back_end_wants_it_whole(

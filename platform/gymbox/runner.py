@@ -29,6 +29,7 @@ from gymbox.models.trajectories import has_token_ids, rebuilt, told_of
 from gymbox.plan import Plan, Slot
 from gymbox.results import RunFolder, Score, Status
 from gymbox.rollout import RolloutController, RolloutResult, run_rollout
+from gymbox.runs.control import RunControl
 
 RETRY_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds before the second attempt, doubled for each further one; and at most."""
@@ -77,15 +78,14 @@ async def run(
     folder: RunFolder,
     *,
     watcher: Watcher | None = None,
-    stop: asyncio.Event | None = None,
-    drop: asyncio.Event | None = None,
+    control: RunControl | None = None,
     retry_pause: float = RETRY_PAUSE,
 ) -> Summary:
     """Do what `folder` has no line for yet, then close it.
 
-    One failed rollout never ends the others. Once `stop` is set no new one starts, and those under way get
-    `settings.grace` seconds; once `drop` is set, or this call is cancelled, they end at once. What was dropped has no
-    line. A run that gives up (`settings.give_up_after`) sets both itself.
+    One failed rollout never ends the others. Once `control` is stopped no new one starts, and those under way get
+    `settings.grace` seconds; once they are dropped, or this call is cancelled, they end at once. What was dropped has
+    no line. A run that gives up (`settings.give_up_after`) drops them itself.
 
     Args:
         retry_pause: seconds before the second attempt at a rollout.
@@ -93,7 +93,7 @@ async def run(
     Raises:
         WriteFailed: a result could not be written; everything under way was dropped.
     """
-    stop, drop = stop or asyncio.Event(), drop or asyncio.Event()
+    control = control or RunControl()
     status: Status = "failed"
     capture, settings = None, plan.settings
     if settings.capture != "off":
@@ -101,7 +101,7 @@ async def run(
         capture = Capture(folder.path / CALLS, mode=settings.capture, rate=rate, secrets=secrets)
         model = RecordedModel.of(model, capture)
     endpoints = RolloutEndpoints(model, http)
-    run = _Run(plan, agent, model, controller, http, folder, watcher, stop, drop, retry_pause, endpoints, capture)
+    run = _Run(plan, agent, model, controller, http, folder, watcher, control, retry_pause, endpoints, capture)
     try:
         async with capture or nullcontext():
             try:
@@ -138,8 +138,7 @@ class _Run:
     http: HttpClient
     folder: RunFolder
     watcher: Watcher | None
-    stop: asyncio.Event
-    drop: asyncio.Event
+    control: RunControl
     retry_pause: float
     endpoints: RolloutEndpoints
     capture: Capture | None
@@ -153,11 +152,12 @@ class _Run:
         size = min(self.plan.settings.concurrency, len(self.plan) - len(self.folder.done))
         crew = [asyncio.create_task(self._worker(slots)) for _ in range(size)]
         everyone = asyncio.gather(*crew)
-        stopped, dropped = asyncio.create_task(self.stop.wait()), asyncio.create_task(self.drop.wait())
+        control = self.control
+        stopped, dropped = asyncio.create_task(control.stopped.wait()), asyncio.create_task(control.dropped.wait())
         ends: set[asyncio.Future[Any]] = {everyone, dropped}
         try:
             await asyncio.wait({*ends, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if not everyone.done() and not self.drop.is_set():
+            if not everyone.done() and not control.dropped.is_set():
                 grace = self.plan.settings.grace
                 log.warning("stopping: rollouts under way have %g s to end; again: drop them now", grace)
                 await asyncio.wait(ends, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
@@ -169,9 +169,7 @@ class _Run:
             await asyncio.gather(*crew, stopped, dropped, everyone, return_exceptions=True)
 
     async def _worker(self, slots: Iterator[Slot]) -> None:
-        for slot in slots:
-            if self.stop.is_set():
-                return
+        while await self.control.may_start() and (slot := next(slots, None)):
             if self.watcher:
                 self.watcher.started(slot)
             result: RolloutResult | None = None
@@ -192,15 +190,14 @@ class _Run:
         enough = self.plan.settings.give_up_after
         if result.error and kind in HOPELESS and not others and self.heard[kind] == enough:
             self.gave_up = f"the first {enough} rollouts all ended in {kind}: {result.error.detail}"
-            self.stop.set()
-            self.drop.set()
+            self.control.drop()
 
     async def _attempts(self, slot: Slot) -> tuple[RolloutResult, list[RolloutResult]]:
         """The last attempt, and the failed ones before it."""
         failed: list[RolloutResult] = []
         while True:
             result = await self._attempt(slot, len(failed) + 1)
-            if result.error is None or not result.error.retryable or self.stop.is_set():
+            if result.error is None or not result.error.retryable or self.control.stopped.is_set():
                 return result, failed
             if len(failed) + 1 >= self.plan.settings.attempts_at(result.error.kind):
                 return result, failed

@@ -206,14 +206,15 @@ async def _reverify(
 ) -> Changes:
     import sys
 
-    from rich.console import Console
-
     from gymbox import logs
-    from gymbox.cli.run import Run, check_judge, until_ready
+    from gymbox.cli.places import here
     from gymbox.config import compose
     from gymbox.errors import ErrorKind
     from gymbox.evaluation.reverify import output_of, reverified
     from gymbox.http import HttpClient
+    from gymbox.runs.job import check_judge
+    from gymbox.runs.readiness import until_ready
+    from gymbox.runs.sandbox_source import sandbox_source
 
     if only and only not in (kinds := [kind.value for kind in ErrorKind]):
         raise ConfigError(f"there is no kind of error {only!r}; {nearest(only, kinds)}")
@@ -225,18 +226,17 @@ async def _reverify(
     if not found:
         raise ConfigError(f"{run} has no rollouts")
     sys.path.append("")  # so that _target_ finds a class in the working directory
-    handler = logs.setup(level="WARNING")
+    logs.setup(level="WARNING")
     names = ",".join(str(each.folder) for each in found.values())
     settings = compose([f"environment=[{names}]", "model=scripted", *overrides])
     check_judge(list(found.values()), settings)
-    sandboxes = Run(settings, overrides, Console(stderr=True), handler).sandboxes
     async with HttpClient() as http:
         await until_ready(settings, http, only_judge=True)
-        async with sandboxes(list(found.values()), http) as place:
+        async with sandbox_source(settings, list(found.values()), http, here()) as source:
             return await reverified(
                 reader,
                 found,
-                place.controller,
+                source.controller,
                 output,
                 unsafe=unsafe,
                 only=only or None,

@@ -96,7 +96,6 @@ class Endpoint(Model):
     """Where the API lists its models; "" where it does not."""
     _pool: Pool | None = PrivateAttr(None)
     _probes: Probes = PrivateAttr()
-    _rates: Rates = PrivateAttr(default_factory=lambda: Rates(None, None))
     _told: set[ErrorKind] = PrivateAttr(default_factory=set)
 
     @field_validator("api_key")
@@ -113,9 +112,9 @@ class Endpoint(Model):
 
     async def open(self) -> None:
         replicas = self._replicas()
-        self._rates = Rates(self.requests_per_minute, self.tokens_per_minute)
+        rates = Rates(self.requests_per_minute, self.tokens_per_minute)
         # the first time, a replica is left alone for about as long as its three failures took
-        self._pool = Pool(replicas, max_concurrency=self.max_concurrency, pause=8 * self.pause)
+        self._pool = Pool(replicas, max_concurrency=self.max_concurrency, pause=8 * self.pause, rates=rates)
         self._probes = Probes(self._pool, self._probe, self.probe_interval)
 
     async def ready(self, http: HttpClient, timeout: float) -> None:
@@ -239,17 +238,18 @@ class Endpoint(Model):
         accept: str,
     ) -> tuple[Found, Turn]:
         """What `usable` makes of an answer, and the turn in which it came: end that."""
-        if self._pool is None:
+        pool = self._pool  # once, since pydantic makes private attributes slow to read
+        if pool is None:
             await self.open()
-        assert self._pool is not None
-        pool, deadline = self._pool, asyncio.get_running_loop().time() + self.deadline
+            pool = self._pool
+        assert pool is not None
+        deadline = asyncio.get_running_loop().time() + self.deadline
         failures: Counter[ErrorKind] = Counter()
         failed_at: set[Place] = set()
         failure: ModelFailure | None = None
         while True:
             try:
-                async with asyncio.timeout_at(deadline):
-                    turn = await self._turn(pool, path, body, call, failed_at, deadline)
+                turn = await self._turn(pool, path, body, call, failed_at, deadline)
             except TimeoutError as error:
                 raise failure or self._out_of_turn() from error
             try:
@@ -281,13 +281,24 @@ class Endpoint(Model):
     async def _turn(
         self, pool: Pool, path: str, body: dict[str, Any], call: Call | None, avoid: set[Place], deadline: float
     ) -> Turn:
-        place = await pool.take(call.rollout if call is not None else "", avoid)
+        """
+        Raises:
+            TimeoutError: it did not come until the deadline.
+        """
+        rollout = call.rollout if call is not None else ""
+        place = pool.take_now(rollout, avoid)
+        if place is None:
+            # only here, since a timer costs more than a turn that nobody need wait for
+            async with asyncio.timeout_at(deadline):
+                place = await pool.take(rollout, avoid)
         try:
             # made only now, so that thousands that wait hold no second copy
             sent = json_bytes(body)
-            rates = [self._rates, place.rates]
-            for rate in rates:
-                await rate.spend(tokens_of(sent))
+            rates = [rates for rates in (pool.rates, place.rates) if rates.bound]
+            if rates:
+                async with asyncio.timeout_at(deadline):
+                    for rate in rates:
+                        await rate.spend(tokens_of(sent))
             left = deadline - asyncio.get_running_loop().time()
             exchange = self._exchange(place.replica, path, body, seconds=min(self.timeout, left), until=deadline)
             tried = Try(place.replica.url)

@@ -46,6 +46,11 @@ class Rates:
         self._tokens = Rate(tokens_per_minute) if tokens_per_minute else None
 
     @property
+    def bound(self) -> bool:
+        """Whether there is any."""
+        return self._requests is not None or self._tokens is not None
+
+    @property
     def counts_tokens(self) -> bool:
         return self._tokens is not None
 

@@ -122,9 +122,13 @@ class Pool:
     Args:
         max_concurrency: calls in flight at once at all replicas together.
         pause: seconds of the first ejection.
+        rates: of all replicas together; whoever takes a place spends them.
     """
 
-    def __init__(self, replicas: Sequence[Replica], *, max_concurrency: int, pause: float) -> None:
+    def __init__(
+        self, replicas: Sequence[Replica], *, max_concurrency: int, pause: float, rates: Rates | None = None
+    ) -> None:
+        self.rates = rates or Rates(None, None)
         self.places = [Place(replica, pause) for replica in replicas]
         self._pause = pause
         self._most = max_concurrency
@@ -133,16 +137,19 @@ class Pool:
         self._waiting: deque[tuple[asyncio.Future[Place], str, Collection[Place]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
+    def take_now(self, rollout: str = "", avoid: Collection[Place] = ()) -> Place | None:
+        """As `take`, where nobody need wait for one; else None."""
+        place = None if self._waiting else self._free(rollout, avoid)
+        return None if place is None else self._taken(place, rollout)
+
     async def take(self, rollout: str = "", avoid: Collection[Place] = ()) -> Place:
         """A place for one call, as soon as there is one; give it back with `leave`.
 
         Args:
             avoid: places that are only taken where no other is well.
         """
-        if not self._waiting:
-            place = self._free(rollout, avoid)
-            if place is not None:
-                return self._taken(place, rollout)
+        if (place := self.take_now(rollout, avoid)) is not None:
+            return place
         future: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
         self._waiting.append((future, rollout, avoid))
         self._wait_for_rest()

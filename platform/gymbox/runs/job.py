@@ -20,8 +20,8 @@ from gymbox.models.capture import Capture
 from gymbox.models.cassettes import JUDGE_CALLS
 from gymbox.plan import Plan
 from gymbox.results import RunFolder
+from gymbox.run_control import RunControl
 from gymbox.runner import Summary, Watcher, run
-from gymbox.runs.control import RunControl
 from gymbox.runs.places import Places
 from gymbox.runs.readiness import until_ready
 from gymbox.runs.sandbox_source import SandboxSource, sandbox_source

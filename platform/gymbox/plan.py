@@ -94,6 +94,9 @@ class RunnerSettings(BaseModel):
     """Whether the model's calls are recorded in the run's folder; `sampled`: those of a part of the rollouts."""
     capture_rate: float = Field(0.1, ge=0, le=1)
     """That part; the same rollouts in every run of the same tasks."""
+    ready_timeout: float = Field(60, ge=0)
+    """Seconds for which a run waits, before it starts anything, until the model (and the judge) give any answer at
+    all; where they give none, it says so and ends. 0: it begins at once."""
     grace: float = Field(30, ge=0)
     """Seconds that running rollouts get to end after Ctrl-C; then they are dropped, for a resume to do again."""
 

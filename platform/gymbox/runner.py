@@ -29,7 +29,7 @@ from gymbox.models.trajectories import has_token_ids, rebuilt, told_of
 from gymbox.plan import DEFAULT_AGENT, Plan, Slot
 from gymbox.results import RunFolder, Score, Status
 from gymbox.rollout import RolloutController, RolloutResult, run_rollout
-from gymbox.runs.control import RunControl
+from gymbox.run_control import RunControl
 
 RETRY_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds before the second attempt, doubled for each further one; and at most."""

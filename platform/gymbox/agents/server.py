@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import Any
 
 from fastapi import FastAPI, Request
 from gymbox_sandbox.hang_up import unless_hung_up
-from gymbox_sandbox.lifecycle import ROLLOUT_HEADER
+from gymbox_sandbox.lifecycle import ID_PATTERN, ROLLOUT_HEADER
 from gymbox_sandbox.responses import Response as AgentResponse
 from gymbox_sandbox.responses import ResponsesParams
 from gymbox_sandbox.tasks import Task
 from starlette.responses import JSONResponse, Response
 
 from gymbox.agents import Agent
+from gymbox.agents.outcome import outcome_of
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, Invalid, NotFound
 from gymbox.http import HttpClient
@@ -80,7 +82,10 @@ class AgentServer:
         async with self.controller.sandbox(environment, id=rollout) as sandbox:
             await sandbox.reset(row)
             bound = BoundModel(self.model, self.http, rollout=rollout)
-            return await self.agent.run(Task.model_validate(row), bound, sandbox.tools)
+            try:
+                return await outcome_of(self.agent, Task.model_validate(row), bound, sandbox.tools)
+            finally:
+                await bound.close()
 
     def setup_webserver(self) -> FastAPI:
         """The app. Its lifespan opens and closes the model."""
@@ -125,8 +130,18 @@ class AgentServer:
 
 
 def _rollout(request: Request) -> str:
-    """The caller's id, so that a retry is the same request, or a fresh one."""
-    return request.headers.get(ROLLOUT_HEADER) or f"run-{uuid.uuid4().hex}"
+    """The caller's id, so that a retry is the same request, or a fresh one.
+
+    Raises:
+        Invalid: it can be no sandbox's id.
+    """
+    given = request.headers.get(ROLLOUT_HEADER)
+    if given and not re.fullmatch(ID_PATTERN, given):
+        raise Invalid(
+            f"{ROLLOUT_HEADER}: {given!r:.60} can be no sandbox's id: up to 100 of A-Z a-z 0-9 . _ -, the first of "
+            "them a letter or digit"
+        )
+    return given or f"run-{uuid.uuid4().hex}"
 
 
 def _response(result: RolloutResult) -> dict[str, Any]:

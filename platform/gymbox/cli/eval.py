@@ -224,6 +224,7 @@ async def _reverify(
     from gymbox.evaluation.reverify import output_of, reverified
     from gymbox.http import HttpClient
     from gymbox.runs.job import check_judge
+    from gymbox.runs.readiness import until_ready
     from gymbox.runs.sandbox_source import sandbox_source
 
     if only and only not in (kinds := [kind.value for kind in ErrorKind]):
@@ -240,18 +241,20 @@ async def _reverify(
     names = ",".join(str(each.folder) for each in found.values())
     settings = compose([f"environment=[{names}]", "model=scripted", *overrides])
     check_judge(list(found.values()), settings)
-    async with HttpClient() as http, sandbox_source(settings, list(found.values()), http, here()) as source:
-        return await reverified(
-            reader,
-            found,
-            source.controller,
-            output,
-            unsafe=unsafe,
-            only=only or None,
-            concurrency=settings.runner.concurrency,
-            resume=resume,
-            settings=settings.record(),
-        )
+    async with HttpClient() as http:
+        await until_ready([settings.judge], http, settings.runner.ready_timeout)
+        async with sandbox_source(settings, list(found.values()), http, here()) as source:
+            return await reverified(
+                reader,
+                found,
+                source.controller,
+                output,
+                unsafe=unsafe,
+                only=only or None,
+                concurrency=settings.runner.concurrency,
+                resume=resume,
+                settings=settings.record(),
+            )
 
 
 def _reader(run: Path) -> RunReader:

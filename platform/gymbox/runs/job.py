@@ -20,10 +20,11 @@ from gymbox.models.capture import Capture
 from gymbox.models.cassettes import JUDGE_CALLS
 from gymbox.plan import Plan
 from gymbox.results import RunFolder
+from gymbox.run_control import RunControl
 from gymbox.runner import Summary, Watcher, run
-from gymbox.runs.control import RunControl
 from gymbox.runs.lineup import Lineup
 from gymbox.runs.places import Places
+from gymbox.runs.readiness import until_ready
 from gymbox.runs.sandbox_source import SandboxSource, sandbox_source
 
 Watching = Callable[[Plan, RunFolder, SandboxSource], AbstractContextManager[Watcher | None]]
@@ -65,9 +66,11 @@ class Job:
         with Plan(environments, runner, self._places.cache / "datasets", self.settings.agents) as plan:
             lineup = Lineup.of(self.settings, plan)
             inputs = self._inputs(plan, lineup)
-            RunFolder.check(self.output, inputs=inputs, resume=runner.resume)
+            before = RunFolder.check(self.output, inputs=inputs, resume=runner.resume)
             async with AsyncExitStack() as stack:
                 http = await stack.enter_async_context(HttpClient())
+                if before is None or before.status != "finished" or runner.retry_failed:
+                    await until_ready([*lineup.models, self.settings.judge], http, runner.ready_timeout)
                 source = await stack.enter_async_context(
                     sandbox_source(self.settings, environments, http, self._places, told)
                 )

@@ -10,6 +10,7 @@ from typing import Any, Self
 from gymbox.agents import Agent
 from gymbox.config import Settings, record
 from gymbox.errors import ConfigError, nearest
+from gymbox.models import Model
 from gymbox.plan import Plan
 from gymbox.runner import Player
 
@@ -35,6 +36,12 @@ class Lineup:
         default = Player(settings.agent, settings.model) if plan.uses_default_agent else None
         return cls(default, {name: Player(each, models.get(name, settings.model)) for name, each in agents.items()})
 
+    @property
+    def models(self) -> list[Model]:
+        """Those that anyone asks, each once."""
+        everyone = [*([self.default] if self.default else []), *self.players.values()]
+        return list({id(player.model): player.model for player in everyone}.values())
+
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """With every model open that anyone asks.
@@ -42,9 +49,8 @@ class Lineup:
         Raises:
             ConfigError: see `Model.open`.
         """
-        everyone = [*([self.default] if self.default else []), *self.players.values()]
         async with AsyncExitStack() as stack:
-            for model in {id(player.model): player.model for player in everyone}.values():
+            for model in self.models:
                 stack.push_async_callback(model.close)
                 await model.open()
             yield

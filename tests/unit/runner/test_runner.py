@@ -14,8 +14,8 @@ from gymbox.http import HttpClient
 from gymbox.plan import Plan, RunnerSettings, Slot
 from gymbox.results import RunFolder, WriteFailed
 from gymbox.rollout import RolloutResult
+from gymbox.run_control import RunControl
 from gymbox.runner import Player, Summary, run
-from gymbox.runs.control import RunControl
 
 from .conftest import CountingAgent, FailingAgent, MemoryController, SilentModel, row
 

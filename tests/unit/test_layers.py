@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PLATFORM = ROOT / "platform" / "gymbox"
-BOTTOM = {"errors", "http", "environment", "guard", "lifetime", "logs", "serving", "sockets", "api_page"}
+BOTTOM = {"errors", "http", "environment", "guard", "lifetime", "logs", "redaction", "serving", "sockets", "api_page"}
 ISLANDS = {
     "controller": {"controller"},
     "proxy": {"proxy"},
@@ -17,7 +17,7 @@ ISLANDS = {
     "rollouts": {
         *("agents", "models", "rollout", "runner", "plan", "merge", "results", "dataset", "progress", "checks"),
         *("dataset_index", "row_check", "datasets"),
-        *("client", "sandbox_client", "judge"),
+        *("client", "sandbox_client", "judge", "run_control"),
     },
 }
 CONTRACTS = {
@@ -29,7 +29,7 @@ CONTRACTS = {
 """What a provider is stands in `gymbox.providers` itself; that much the controller imports, and no provider. The base
 image is named where it is made. An evaluation reads what a run has written, and an export tells what both
 know in the formats of others."""
-TOP = {"cli", "config", "embedded", "doctor"}
+TOP = {"cli", "config", "embedded", "doctor", "runs"}
 STANDALONE = {"setup_docker", "setup_base_image", "setup_bubblewrap"}
 
 

@@ -64,6 +64,8 @@ def conversation_of(
     Raises:
         Unfit: it has no answer, or is nothing that can be told in text messages.
     """
+    if rollout.line.get("skills_ref"):
+        raise Unfit(Reason.SKILLS)
     try:
         params = ResponsesParams.model_validate(rollout.line.get("responses_create_params") or {})
         response = Response.model_validate(rollout.line.get("response") or {})

@@ -25,7 +25,7 @@ from gymbox.evaluation.rollouts import Rollout, RunReader
 from gymbox.exports.columns import JSON, JSONS, TOKENS
 from gymbox.exports.conversations import Reasoning, conversation_of
 from gymbox.exports.left_out import Reason, Unfit
-from gymbox.exports.sft import agent_instructions, refuse_masked
+from gymbox.exports.sft import AgentInstructions, refuse_masked
 from gymbox.exports.token_samples import RecordedCalls, samples_of
 from gymbox.exports.training_rows import Candidate, Exported, Parts, best_first, origin_of, training_set
 
@@ -154,7 +154,7 @@ def _pairs(group: Sequence[Candidate], choice: DpoChoice) -> list[tuple[Candidat
 
 def _parts(run: RunReader, choice: DpoChoice) -> Callable[[Rollout], Parts]:
     calls = RecordedCalls(run.path) if choice.form is DpoForm.TOKENS else None
-    instructions = agent_instructions(run)
+    instructions = AgentInstructions(run)
 
     def parts(rollout: Rollout) -> Parts:
         if calls is not None:
@@ -165,7 +165,7 @@ def _parts(run: RunReader, choice: DpoChoice) -> Callable[[Rollout], Parts]:
             prompt, answer = sample.ids[:begin], sample.ids[begin:]
             return Parts(prompt, [{"prompt": prompt, "answer": answer, **origin_of(rollout)}])
         refuse_masked(rollout, choice.masked)
-        told = conversation_of(rollout, reasoning=choice.reasoning, instructions=instructions)
+        told = conversation_of(rollout, reasoning=choice.reasoning, instructions=instructions.of(rollout))
         tools = told.tools or None
         half = {"prompt": told.prompt, "answer": told.answer, "tools": tools, **origin_of(rollout)}
         return Parts([told.prompt, tools], [half])

@@ -23,6 +23,8 @@ class Reason(StrEnum):
     """There is no response, or the model says nothing in it."""
     NOT_CHAT = "not_chat"
     """The Chat format has no place for something in it, such as a call without a result."""
+    SKILLS = "skills"
+    """The agent's skills stood in its prompt, and the record does not have that text; recorded tokens do."""
     NOT_TEXT = "not_text"
     """It has images, files or audio."""
     NO_TOKEN_IDS = "no_token_ids"

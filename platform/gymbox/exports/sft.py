@@ -132,7 +132,7 @@ def _taken(candidates: Sequence[Candidate], choice: SftChoice) -> set[int]:
 
 def _parts(run: RunReader, choice: SftChoice) -> Callable[[Rollout], Parts]:
     calls = RecordedCalls(run.path) if choice.form is SftForm.TOKENS else None
-    instructions = agent_instructions(run)
+    instructions = AgentInstructions(run)
 
     def parts(rollout: Rollout) -> Parts:
         assert rollout.reward is not None
@@ -143,7 +143,7 @@ def _parts(run: RunReader, choice: SftChoice) -> Callable[[Rollout], Parts]:
             samples = samples_of(rollout, calls.of(rollout), branches=choice.branches)
             return Parts(None, [{"input_ids": each.ids, "labels": _labels(each), **origin} for each in samples])
         refuse_masked(rollout, choice.masked)
-        told = conversation_of(rollout, reasoning=choice.reasoning, instructions=instructions)
+        told = conversation_of(rollout, reasoning=choice.reasoning, instructions=instructions.of(rollout))
         tools = told.tools or None
         if choice.form is SftForm.MESSAGES:
             return Parts(None, [{"messages": [*told.prompt, *told.answer], "tools": tools, **origin}])
@@ -165,8 +165,20 @@ def refuse_masked(rollout: Rollout, masked: bool) -> None:
         raise Unfit(Reason.MASKED, str(rollout.line.get("mask_reason") or "mask_sample"))
 
 
-def agent_instructions(run: RunReader) -> str | None:
-    """The system prompt that the run's agent gave rows without one; None where it had none, or nothing tells."""
-    agent: Any = run.manifest.inputs.get("agent") if run.manifest else None
+class AgentInstructions:
+    """The system prompts that a run's agents gave rows without one, as its manifest tells them."""
+
+    def __init__(self, run: RunReader) -> None:
+        inputs: dict[str, Any] = run.manifest.inputs if run.manifest else {}
+        self._default = _instructions(inputs.get("agent"))
+        named: dict[str, Any] = inputs.get("agents") or {}
+        self._named = {name: _instructions(each.get("agent")) for name, each in named.items()}
+
+    def of(self, rollout: Rollout) -> str | None:
+        """What its agent says; None where it says nothing, or nothing tells."""
+        return self._named.get(rollout.agent or "", self._default)
+
+
+def _instructions(agent: Any) -> str | None:
     found = agent.get("instructions") if isinstance(agent, dict) else None
     return found if isinstance(found, str) else None

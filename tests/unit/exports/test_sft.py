@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,23 @@ def test_the_agents_own_system_prompt_is_part_of_what_was_asked(run: Run, tmp_pa
     )
     exported(folder, tmp_path / "sft.jsonl")
     assert lines_in(tmp_path / "sft.jsonl")[0]["messages"][0] == {"role": "system", "content": "Be brief."}
+
+
+def test_each_of_several_agents_has_its_own_system_prompt(run: Run, tmp_path: Path) -> None:
+    by = {name: {"agent_ref": {"name": name}} for name in ("brief", "agent")}
+    folder = run(answered("a", 0, 1.0, said("x"), **by["brief"]), answered("b", 0, 1.0, said("y"), **by["agent"]))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["inputs"] |= {"agent": {}, "agents": {"brief": {"agent": {"instructions": "Be brief."}, "model": {}}}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    exported(folder, tmp_path / "sft.jsonl")
+    first, second = (each["messages"][0] for each in lines_in(tmp_path / "sft.jsonl"))
+    assert first == {"role": "system", "content": "Be brief."} and second["role"] == "user"
+
+
+def test_a_prompt_with_skills_that_no_record_has_is_left_out(run: Run, tmp_path: Path) -> None:
+    skilled = answered("a", 0, 1.0, said("x"), skills_ref={"path": "s", "hash": "h", "skills": []})
+    found = exported(run(skilled, answered("b", 0, 1.0, said("y"))), tmp_path / "sft.jsonl")
+    assert found.used == 1 and found.left_out.counts == {Reason.SKILLS: 1}
 
 
 def test_what_json_cannot_tell_is_left_out(run: Run, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ COMMANDS = {
     "show": "Show one rollout of a run, to be read by people.",
     "merge": "Put the shards of one run together.",
     "eval": "Figures of runs, comparisons, reports, profiles, and rewards anew.",
+    "export": "Runs for experiment trackers, as tables, and as sets to train on.",
     "sandbox": "List, remove, enter and read sandboxes of a running controller.",
     "dataset": "Check, shape, split, put together, fetch and publish rows of tasks.",
     "env": "List, show, make, test and start environments.",

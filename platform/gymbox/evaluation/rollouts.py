@@ -10,12 +10,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gymbox.errors import ConfigError
+from gymbox.errors import ConfigError, nearest
+from gymbox.plan import DEFAULT_AGENT
 from gymbox.results import ROLLOUTS, manifest_in
 from gymbox.rollout import RolloutResult
 
 OURS = frozenset(
-    {*RolloutResult.model_fields, "agent_ref", "usage", "calls", "attempts", "failed_attempts", "reverified"}
+    {
+        *RolloutResult.model_fields,
+        "agent_ref",
+        "skills_ref",
+        "usage",
+        "calls",
+        "attempts",
+        "failed_attempts",
+        "reverified",
+    }
 )
 """Keys of a line that are no part of its row, beside those that begin with `_ng_` or `ng_`."""
 
@@ -25,6 +35,8 @@ class Rollout:
     """What one line says. None is unknown."""
 
     environment: str
+    agent: str | None
+    """Name of the agent, or of its class."""
     task: str
     """The same in every run of the same task: its id, or else a digest of its row."""
     index: int | None
@@ -70,22 +82,46 @@ class RunReader:
     After an iteration `torn` says how many bytes of an unfinished last line were left out.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, agent: str | None = None) -> None:
         """
+        Args:
+            agent: of a run that has several, one: then only its rollouts are there.
+
         Raises:
-            ConfigError: there is no such run or file, or its manifest is damaged.
+            ConfigError: there is no such run or file, or its manifest is damaged; or the run has no such agent.
         """
         self.path = path
+        self.agent = agent
         self.file = path / ROLLOUTS if path.is_dir() else path
         self.torn = 0
         if not self.file.is_file():
             raise ConfigError(f"{path} holds no rollouts: give the folder of a run, or a JSONL file of rollouts")
         self.manifest = manifest_in(path)
+        if agent is not None and agent not in self._all_agents():
+            raise ConfigError(f"{path} has no agent {agent!r}; {nearest(agent, self._all_agents())}")
 
     @property
     def name(self) -> str:
-        """For lists: the folder's name, or the file's."""
-        return self.path.resolve().name
+        """For lists: the folder's name, or the file's, and the agent."""
+        name = self.path.resolve().name
+        return name if self.agent is None else f"{name}:{self.agent}"
+
+    @property
+    def agents(self) -> list[str]:
+        """Names of the agents that are told apart here; none where there is but one."""
+        return [] if self.agent is not None else self._all_agents()
+
+    @property
+    def crossed(self) -> bool:
+        """Whether each agent of the run was to do every task."""
+        return bool(self.manifest and (self.manifest.inputs.get("runner") or {}).get("cross_agents"))
+
+    def _all_agents(self) -> list[str]:
+        inputs = self.manifest.inputs if self.manifest else {}
+        named = set(inputs.get("agents") or ())
+        if named and "agent" in inputs:
+            named.add(DEFAULT_AGENT)
+        return sorted(named)
 
     def dataset_of(self, environment: str) -> str | None:
         """Digest of the tasks that an environment's rollouts were planned from; None where no manifest tells."""
@@ -105,7 +141,9 @@ class RunReader:
                     if not line.strip():
                         continue
                     try:
-                        yield rollout_of(json.loads(line), number, begins)
+                        rollout = rollout_of(json.loads(line), number, begins)
+                        if self.agent is None or rollout.agent == self.agent:
+                            yield rollout
                     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                         if not line.endswith(b"\n") and isinstance(error, ValueError):
                             self.torn = len(line)
@@ -130,10 +168,12 @@ def rollout_of(line: dict[str, Any], number: int = 0, offset: int = 0) -> Rollou
     usage = line.get("usage") or response.get("usage") or {}
     output, stop = response.get("output"), (response.get("metadata") or {}).get("stop_reason")
     results = [item for item in output or () if item.get("type") == "function_call_output"]
-    environment = line.get("environment") or (line.get("agent_ref") or {}).get("name") or "unknown"
+    agent = (line.get("agent_ref") or {}).get("name")
+    environment = line.get("environment") or agent or "unknown"
     index, repeat = line.get("_ng_task_index"), line.get("_ng_rollout_index")
     return Rollout(
         environment=str(environment),
+        agent=agent if isinstance(agent, str) else None,
         task=task_key(line),
         index=index,
         repeat=repeat,

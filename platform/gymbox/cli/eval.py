@@ -18,6 +18,7 @@ from gymbox.cli.figures import (
     print_figures,
     print_json,
     print_profile,
+    reader_of,
     table,
 )
 from gymbox.cli.report import report
@@ -76,7 +77,7 @@ def metrics(
     """
     from gymbox.evaluation.summary import summary
 
-    reader = _reader(run)
+    reader = reader_of(run)
     found = summary(
         reader,
         missing=policy(missing),
@@ -139,7 +140,7 @@ def compare(
     from gymbox.evaluation.compare import comparison
 
     found = comparison(
-        [_reader(run) for run in runs],
+        [reader_of(run) for run in runs],
         missing=policy(missing),
         common=common,
         success=success,
@@ -172,7 +173,7 @@ def profile(
     from gymbox.evaluation.profile import profile as profiled
 
     found = profiled(
-        _reader(run),
+        reader_of(run),
         success=success,
         easy=easy,
         hard=hard,
@@ -242,7 +243,7 @@ async def _reverify(
 
     if only and only not in (kinds := [kind.value for kind in ErrorKind]):
         raise ConfigError(f"there is no kind of error {only!r}; {nearest(only, kinds)}")
-    reader = _reader(run)
+    reader = reader_of(run)
     if reader.manifest is None:
         raise ConfigError(f"{run} has no manifest: only a run of gymbox can be scored anew")
     found = _environments(sorted({rollout.environment for rollout in reader}), folders, needed=True)
@@ -268,13 +269,6 @@ async def _reverify(
                 resume=resume,
                 settings=settings.record(),
             )
-
-
-def _reader(run: Path) -> RunReader:
-    from gymbox.evaluation.rollouts import RunReader
-
-    path, colon, agent = str(run).rpartition(":")
-    return RunReader(Path(path), agent) if colon and path and not run.exists() else RunReader(run)
 
 
 def _environments(names: list[str], folders: list[Path], *, needed: bool) -> dict[str, Environment]:

@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gymbox.cli.figures import policy
+from gymbox.cli.figures import policy, reader_of
 from gymbox.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
+    from gymbox.evaluation.rollouts import RunReader
     from gymbox.reports.files import Format
 
 
 def report(
     runs: list[Path] = typer.Argument(
-        metavar="RUN", help="Folders of runs, or JSONL files of rollouts; each is compared with the first."
+        metavar="RUN[:AGENT]",
+        help="Folders of runs, or JSONL files of rollouts, `RUN:AGENT` for one of several agents; each is compared "
+        "with the first.",
     ),
     output: Path = typer.Option(
         None,
@@ -35,27 +38,32 @@ def report(
     level: float = typer.Option(0.95, "--level", min=0.5, max=0.9999, help="Of the intervals."),
     k: list[int] = typer.Option([], "--k", min=1, help="Tries for pass@k and the like; may be repeated."),
     alpha: float = typer.Option(0.05, "--alpha", min=0, max=1, help="p-value (Holm) below which a difference counts."),
+    agents: bool = typer.Option(False, "--agents", help="Compare the agents of one run with the first of them."),
     common: bool = typer.Option(False, "--common", help="Compare the tasks that both have, where they differ."),
     size: float = typer.Option(30, "--size", min=1, help="MB that the page may take; see docs/evaluation.md."),
     longest: int = typer.Option(20_000, "--longest", min=100, help="Characters of one text that the page shows."),
     answers: bool = typer.Option(True, help="Whether the page shows what only the verifier saw."),
 ) -> None:
-    """Write a page about a run, or about several compared with the first: figures, plots, every trajectory.
+    """Write a page about a run, or about several runs or agents compared: figures, plots, every trajectory.
 
     \b
     gymbox eval report runs/DIR
     gymbox eval report runs/before runs/after -o after.html
+    gymbox eval report runs/DIR --agents
+    gymbox eval report runs/DIR:small runs/DIR:big
     gymbox eval report runs/DIR --format all --no-answers
 
     One HTML file that needs no network and opens anywhere; Markdown and JSON have the same figures.
     """
-    from gymbox.evaluation.rollouts import RunReader
     from gymbox.reports.files import write_report
     from gymbox.reports.page import PageOptions
 
-    outputs = report_files(runs, output, format)
+    if agents and len(runs) > 1:
+        raise ConfigError("--agents compares the agents of one run; of several, each agent is compared with itself")
+    readers = [reader_of(run) for run in runs]
+    outputs = report_files(readers, output, format, compared=agents or len(readers) > 1)
     write_report(
-        [RunReader(run) for run in runs],
+        readers,
         outputs,
         title=title or None,
         missing=policy(missing),
@@ -64,13 +72,14 @@ def report(
         ks=k,
         alpha=alpha,
         common=common,
+        by_agent=agents,
         page=PageOptions(size=int(size * 1e6), text=longest, answers=answers),
     )
     for path in outputs.values():
         typer.echo(path)
 
 
-def report_files(runs: list[Path], output: Path | None, format: str) -> dict[Format, Path]:
+def report_files(readers: list[RunReader], output: Path | None, format: str, *, compared: bool) -> dict[Format, Path]:
     """Where to write which format of a report.
 
     Raises:
@@ -79,7 +88,8 @@ def report_files(runs: list[Path], output: Path | None, format: str) -> dict[For
     from gymbox.reports.files import FORMATS
 
     endings: dict[str, Format] = {f".{each}": each for each in FORMATS}
-    first, name = runs[0], "report" if len(runs) == 1 else "comparison"
+    first, agent = readers[0].path, readers[0].agent
+    name = "comparison" if compared else f"report-{agent}" if agent else "report"
     path = output or (first / f"{name}.html" if first.is_dir() else first.with_suffix(f".{name}.html"))
     if output and output.is_dir():
         path = output / f"{name}.html"

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -146,8 +147,7 @@ class _Side:
 
     @property
     def place(self) -> str:
-        agent = self.agent or self.reader.agent
-        return str(self.reader.path) if agent is None else f"{self.reader.path}:{agent}"
+        return _place(self.reader.path, self.agent or self.reader.agent)
 
 
 def _sides(readers: Sequence[RunReader]) -> list[list[_Side]]:
@@ -182,9 +182,13 @@ def _of_agents(reader: RunReader, name: str) -> list[_Side]:
 
 
 def names_of(readers: Sequence[RunReader]) -> list[str]:
-    """Folders' names, or whole paths where two have the same."""
+    """Folders' names, or whole paths where two have the same; with the agent, where one is read."""
     names = [reader.name for reader in readers]
-    return names if len(set(names)) == len(names) else [str(reader.path) for reader in readers]
+    return names if len(set(names)) == len(names) else [_place(reader.path, reader.agent) for reader in readers]
+
+
+def _place(path: Path, agent: str | None) -> str:
+    return str(path) if agent is None else f"{path}:{agent}"
 
 
 def _environments(first: _Side, second: _Side, *, common: bool) -> list[str]:

@@ -57,6 +57,11 @@ class Parts:
         return {name: found[agent] for name, found in self.agents.items() if agent in found}
 
 
+def agent_of(rollout: Rollout) -> str:
+    """Under which name it counts where the agents of a run are told apart."""
+    return rollout.agent or "(none)"
+
+
 def parts_of(reader: RunReader, by: str | None = None, answer: str | None = None) -> Parts:
     """What the lines of a run tell, read once.
 
@@ -72,7 +77,7 @@ def parts_of(reader: RunReader, by: str | None = None, answer: str | None = None
         name = rollout.environment
         tallies = [parts.environments.setdefault(name, Part()).add(rollout, answer)]
         if several:
-            share = parts.agents.setdefault(name, {}).setdefault(rollout.agent or "(none)", Part())
+            share = parts.agents.setdefault(name, {}).setdefault(agent_of(rollout), Part())
             tallies.append(share.add(rollout, answer))
         if by:
             value = rollout.at(by)

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from gymbox.evaluation import formulas
-from gymbox.evaluation.parts import Part, pad, pad_agents, parts_of, planned_of
+from gymbox.evaluation.parts import Part, Planned, pad, pad_agents, parts_of, planned_of
 from gymbox.evaluation.rollouts import RunReader
 from gymbox.evaluation.tallies import Missing, Spread, Tally, together
 
@@ -121,6 +121,8 @@ class Summary(_Frozen):
     agents: dict[str, dict[str, Figures]] = Field(default_factory=dict)
     """By environment and agent, where the run has several. The figures of an environment take all their tries for
     tries of its tasks; where each agent did all of them, what is told of k tries is told of each agent alone."""
+    agent_totals: dict[str, Figures] = Field(default_factory=dict)
+    """By agent, over all environments, where the run has several."""
     subsets: dict[str, dict[str, Figures]] = Field(default_factory=dict)
     """By environment and value of the field that tells subsets apart."""
     tasks: list[TaskFigures] = Field(default_factory=list)
@@ -189,6 +191,11 @@ def summary(
             }
             for name, each in sorted(found.agents.items())
         },
+        agent_totals={
+            agent: figures(shares.values(), _planned_in(of_each, shares))
+            for agent in reader.agents
+            if (shares := found.of_agent(agent))
+        },
         subsets={
             name: {value: figures([part], None, mixed=mixed) for value, part in sorted(each.items())}
             for name, each in sorted(found.subsets.items())
@@ -199,6 +206,12 @@ def summary(
         if reader.agents
         else told(None, found.environments),
     )
+
+
+def _planned_in(planned: Mapping[str, Planned], environments: Iterable[str]) -> int | None:
+    """Rollouts in all of them; None where that is not told of each."""
+    told = [planned[name].rollouts if name in planned else None for name in environments]
+    return None if None in told else sum(each or 0 for each in told)
 
 
 def task_figures(

@@ -14,7 +14,7 @@ from typing import BinaryIO, Literal
 from gymbox.errors import ConfigError
 from gymbox.evaluation.compare import Comparison, comparison, names_of
 from gymbox.evaluation.rollouts import RunReader
-from gymbox.evaluation.summary import LEVEL, SUCCESS
+from gymbox.evaluation.summary import LEVEL, SUCCESS, Summary
 from gymbox.evaluation.tallies import Missing
 from gymbox.reports.markdown import markdown
 from gymbox.reports.page import PageOptions, write_page
@@ -36,6 +36,7 @@ def write_report(
     ks: Sequence[int] = (),
     alpha: float = 0.05,
     common: bool = False,
+    by_agent: bool = False,
     page: PageOptions | None = None,
 ) -> Report:
     """Report on a run; or on several, each beside the first. What the options mean is told by `summary` and
@@ -44,21 +45,25 @@ def write_report(
     Args:
         outputs: where to write which format.
         title: default: the runs' names.
+        by_agent: of one run with several agents: each of them beside the first.
 
     Raises:
-        ConfigError: a line is damaged, the runs cannot be compared, or a file cannot be written.
+        ConfigError: a line is damaged, the runs or agents cannot be compared, or a file cannot be written.
     """
+    options = {"missing": missing, "success": success, "level": level}
     compared: Comparison | None = None
-    if len(readers) > 1:
-        options = {"missing": missing, "success": success, "level": level}
+    if by_agent or len(readers) > 1:
         compared = comparison(readers, common=common, alpha=alpha, **options)  # type: ignore[arg-type]
-    sources = [Source(reader, missing=missing, success=success, level=level, ks=ks) for reader in readers]
-    names = names_of(readers)
+    title = title or " · ".join(names_of(readers))
+    sides = readers if compared is None else sides_of(readers)
+    names = names_of(sides) if compared is None else [run.run for run in compared.runs]
+    sources = [Source(reader, missing=missing, success=success, level=level, ks=ks) for reader in sides]
+    of_agents = _of_agents(readers[0], sources[0].summary, alpha) if compared is None else None
     report = Report(
-        title=title or " · ".join(names),
+        title=title,
         made_at=datetime.now(UTC),
         gymbox=version("gymbox"),
-        runs=[source.report(name) for source, name in zip(sources, names, strict=True)],
+        runs=[source.report(name, of_agents) for source, name in zip(sources, names, strict=True)],
         comparison=compared,
     )
     for format, path in outputs.items():
@@ -70,6 +75,29 @@ def write_report(
             else:
                 file.write(report.dumped(indent=1) + b"\n")
     return report
+
+
+def sides_of(readers: Sequence[RunReader]) -> list[RunReader]:
+    """The runs that are compared, in the order in which `comparison` has them: of runs with several agents, what each
+    agent did."""
+    return [RunReader(each.path, agent) for agent in readers[0].agents for each in readers] or list(readers)
+
+
+def _of_agents(reader: RunReader, summary: Summary, alpha: float) -> Comparison | None:
+    """The agents of a run with one another, on the tasks that they share; None where they are not to be compared, or
+    have none in common yet."""
+    if not reader.crossed or len(reader.agents) < 2:
+        return None
+    done: dict[str, dict[str, set[str]]] = {agent: {} for agent in reader.agents}
+    for task in summary.tasks:
+        done.setdefault(task.agent or "", {}).setdefault(task.environment, set()).add(task.task)
+    first, *others = done.values()
+    for other in others:
+        both = first.keys() & other.keys()
+        if not both or any(not first[name] & other[name] for name in both):
+            return None
+    told = summary.missing_policy, summary.success, summary.level
+    return comparison([reader], common=True, missing=told[0], success=told[1], level=told[2], alpha=alpha)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gymbox.evaluation.compare import Difference
+from gymbox.evaluation.compare import Comparison, Difference
 from gymbox.evaluation.summary import Figures, TaskFigures
 from gymbox.evaluation.tallies import Spread
 from gymbox.reports.page import printable
@@ -51,14 +51,34 @@ def _run(run: RunReport) -> Iterator[str]:
         yield ""
     several = {**summary.environments, "all": total} if len(summary.environments) > 1 else summary.environments
     yield from _table(("figure", *several), _figures(list(several.values()), summary.level))
+    if summary.agent_totals:
+        yield ""
+        yield from _agents(run)
     tasks = sorted(summary.tasks, key=lambda task: (task.mean is not None, task.mean or 0.0))
     if tasks:
         yield ""
         yield f"### The {min(SHOWN, len(tasks))} tasks of {len(tasks)} with the lowest rewards"
         yield ""
-        yield from _table(
-            ("task", "environment", "solved", "mean reward", "missing", "errors"), map(_task, tasks[:SHOWN])
-        )
+        agent = ("agent",) if summary.agent_totals else ()
+        columns = ("task", "environment", *agent, "solved", "mean reward", "missing", "errors")
+        yield from _table(columns, map(_task, tasks[:SHOWN]))
+
+
+def _agents(run: RunReport) -> Iterator[str]:
+    """Figures of each agent, in each environment where there are several, and how they compare."""
+    summary = run.summary
+    columns = dict(summary.agent_totals)
+    if len(summary.environments) > 1:
+        each = {f"{name}: {agent}": one for name, agents in summary.agents.items() for agent, one in agents.items()}
+        columns = {**each, **{f"all: {agent}": figures for agent, figures in columns.items()}}
+    yield "### The agents"
+    yield ""
+    yield from _table(("figure", *columns), _figures(list(columns.values()), summary.level))
+    if run.agents is not None:
+        yield ""
+        yield f"Compared with {told(run.agents.runs[0].run)}:"
+        yield ""
+        yield from _differences(run.agents)
 
 
 def _figures(columns: Sequence[Figures], level: float) -> Iterator[Sequence[object]]:
@@ -88,17 +108,18 @@ def _figures(columns: Sequence[Figures], level: float) -> Iterator[Sequence[obje
 
 def _task(task: TaskFigures) -> Sequence[object]:
     errors = ", ".join(f"{kind} {count}" for kind, count in task.errors.items())
-    return (task.task, task.environment, f"{task.c} of {task.n}", task.mean, task.missing, errors)
+    agent = () if task.agent is None else (task.agent,)
+    return (task.task, task.environment, *agent, f"{task.c} of {task.n}", task.mean, task.missing, errors)
 
 
 def _compared(report: Report) -> Iterator[str]:
     found = report.comparison
     assert found is not None
-    interval = f"{found.level:.4g} interval"
-    yield f"Compared with {told(found.runs[0].run)}; without a reward: {POLICIES[found.missing_policy]}."
+    firsts = list(dict.fromkeys(each.first for each in found.differences))
+    to = told(firsts[0]) if len(firsts) == 1 else f"{told(', '.join(firsts))}: each agent with itself"
+    yield f"Compared with {to}; without a reward: {POLICIES[found.missing_policy]}."
     yield ""
-    columns = ("environment", "run", "verdict", "difference", interval, "p", "adjusted p", "means", "tasks")
-    yield from _table(columns, map(_difference, found.differences))
+    yield from _differences(found)
     yield ""
     yield from _table(
         ("run", "rollouts", "without a reward", "cost in all", "seconds each", "tokens in each", "tokens out each"),
@@ -123,6 +144,12 @@ def _compared(report: Report) -> Iterator[str]:
                 yield f"### {title} in {told(each.second)}: {told(each.environment)}{shown}"
                 yield ""
                 yield from _table(("task", "first", "second"), ((t.task, t.first, t.second) for t in tasks[:SHOWN]))
+
+
+def _differences(found: Comparison) -> Iterator[str]:
+    interval = f"{found.level:.4g} interval"
+    columns = ("environment", "run", "verdict", "difference", interval, "p", "adjusted p", "means", "tasks")
+    yield from _table(columns, map(_difference, found.differences))
 
 
 def _difference(each: Difference) -> Sequence[object]:

@@ -24,7 +24,7 @@ from gymbox.reports.sources import Source
 from gymbox.reports.trajectories import TEXT, Room
 
 SCRIPTS = (
-    *("dom", "formats", "data", "charts", "plots", "figures", "compared"),
+    *("dom", "formats", "data", "charts", "plots", "figures", "compared", "agents"),
     *("rows", "columns", "filters", "table", "rollout", "reader", "page"),
 )
 """In the order in which they stand in the page; they share one scope."""

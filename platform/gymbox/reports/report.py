@@ -33,6 +33,10 @@ class RunReport(_Frozen):
     summary: Summary
     plots: dict[str, Plots]
     """By environment; under "" of them all."""
+    agent_plots: dict[str, dict[str, Plots]] = Field(default_factory=dict)
+    """By agent, where the run has several; then as `plots`."""
+    agents: Comparison | None = None
+    """Of its agents to the first of them, where each was to do every task."""
     set_aside: int
     """Lines of `failures.jsonl`: earlier attempts, which no figure counts."""
 
@@ -41,7 +45,7 @@ class Report(_Frozen):
     """Of a run, or of several and how they compare with the first."""
 
     format: Literal[1] = 1
-    """Of this model; another number where its fields have changed."""
+    """Of this model; another number where a field means something else, or is gone."""
     title: str
     made_at: datetime
     gymbox: str

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gymbox.errors import ConfigError
+from gymbox.evaluation.compare import Comparison
+from gymbox.evaluation.parts import agent_of
 from gymbox.evaluation.rollouts import Rollout, RunReader, rollout_of
 from gymbox.evaluation.summary import SUCCESS, Summary, summary
 from gymbox.evaluation.tallies import Missing
@@ -30,10 +32,17 @@ PREVIEW = 160
 class Rows:
     """A row for each rollout, by column. Some hundred bytes each, whatever their lines hold."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_agent: bool = False) -> None:
+        """
+        Args:
+            by_agent: whether agents are told apart: then what each made of a task is a task of its own.
+        """
         self.environments: dict[str, int] = {}
+        self.agents: dict[str, int] = {}
+        """Empty where they are not told apart."""
         self.errors: dict[str, int] = {}
-        self.tasks: dict[tuple[int, str], int] = {}
+        self.tasks: dict[tuple[int, int, str], int] = {}
+        """By environment, agent (-1: not told apart) and name."""
         self.previews: list[str] = []
         """Of tasks: how what they ask begins."""
         self.task, self.error, self.aside = array("q"), array("q"), bytearray()
@@ -41,6 +50,7 @@ class Rows:
         self.ids: list[str] = []
         self.details: dict[int, str] = {}
         self.columns = {name: array("d") for name in NUMBERS}
+        self._by_agent = by_agent
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -48,7 +58,8 @@ class Rows:
     def add(self, rollout: Rollout, *, aside: bool = False) -> None:
         """Take down what the row shows; `aside`: its line stands in `failures.jsonl`."""
         environment = self.environments.setdefault(rollout.environment, len(self.environments))
-        key = (environment, rollout.task)
+        agent = self.agents.setdefault(agent_of(rollout), len(self.agents)) if self._by_agent else -1
+        key = (environment, agent, rollout.task)
         if key not in self.tasks:
             self.tasks[key] = len(self.tasks)
             self.previews.append(opening(rollout.line, PREVIEW))
@@ -66,10 +77,10 @@ class Rows:
             value = getattr(rollout, name)
             column.append(float("nan") if value is None else value)
 
-    def points(self, environment: str = ALL) -> Iterator[Point]:
-        """What is drawn of those that count, of one environment or of all."""
-        of = [self.environments[environment]] if environment else list(self.environments.values())
-        wanted = [key[0] in of for key in self.tasks]
+    def points(self, environment: str = ALL, agent: str = ALL) -> Iterator[Point]:
+        """What is drawn of those that count, of one environment or of all, and of one agent or of all."""
+        place, by = self.environments.get(environment), self.agents.get(agent)
+        wanted = [(environment == ALL or key[0] == place) and (agent == ALL or key[1] == by) for key in self.tasks]
         for row, task in enumerate(self.task):
             if wanted[task] and not self.aside[row]:
                 spent = [self._at(name, row) for name in ("input_tokens", "output_tokens")]
@@ -99,10 +110,11 @@ class Rows:
         columns = {name: [_short(value) for value in column] for name, column in self.columns.items()}
         return {
             "environments": list(self.environments),
+            "agents": list(self.agents),
             "errors": list(self.errors),
             "tasks": [
-                [environment, task, preview]
-                for (environment, task), preview in zip(self.tasks, self.previews, strict=True)
+                [environment, task, preview, *([agent] if self._by_agent else [])]
+                for (environment, agent, task), preview in zip(self.tasks, self.previews, strict=True)
             ],
             "task": list(self.task),
             "error": list(self.error),
@@ -134,10 +146,10 @@ class Source:
         Raises:
             ConfigError: a line is damaged.
         """
-        self.rows = Rows()
+        self.rows = Rows(by_agent=bool(reader.agents))
         self._lost: set[str] = set()
         """Attempts that left no response."""
-        self._reader = _Watched(reader.path, self._take)
+        self._reader = _Watched(reader.path, reader.agent, self._take)
         self.summary: Summary = summary(self._reader, missing=missing, success=success, level=level, ks=ks, tasks=True)
         self._aside: RunReader | None = None
         self.counted = len(self.rows)
@@ -145,7 +157,8 @@ class Source:
         if path.is_file() and path.stat().st_size:
             self._aside = RunReader(path)
             for rollout in self._aside:
-                self._take(rollout, aside=True)
+                if reader.agent is None or rollout.agent == reader.agent:
+                    self._take(rollout, aside=True)
         self.recorded = LastCalls(reader.path, self._lost)
 
     def _take(self, rollout: Rollout, *, aside: bool = False) -> None:
@@ -154,8 +167,8 @@ class Source:
         if rollout.line.get("response") is None and isinstance(attempt, str):
             self._lost.add(attempt)
 
-    def report(self, name: str) -> RunReport:
-        """What it says of the run."""
+    def report(self, name: str, compared: Comparison | None = None) -> RunReport:
+        """What it says of the run; `compared`: its agents with one another."""
         manifest = self._reader.manifest
         names = [ALL, *self.rows.environments] if len(self.rows.environments) > 1 else [ALL]
         return RunReport(
@@ -166,6 +179,11 @@ class Source:
             facts=facts(manifest.model_dump(mode="json")) if manifest else {},
             summary=self.summary,
             plots={each: plots_of(list(self.rows.points(each))) for each in names},
+            agent_plots={
+                agent: {each: plots_of(list(self.rows.points(each, agent))) for each in names}
+                for agent in self._reader.agents
+            },
+            agents=compared,
             set_aside=len(self.rows) - self.counted,
         )
 
@@ -192,8 +210,8 @@ class Source:
 class _Watched(RunReader):
     """A reader whose rollouts someone else sees, too."""
 
-    def __init__(self, path: Path, take: Callable[[Rollout], None]) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, agent: str | None, take: Callable[[Rollout], None]) -> None:
+        super().__init__(path, agent)
         self._take = take
 
     def __iter__(self) -> Iterator[Rollout]:

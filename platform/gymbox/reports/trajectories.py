@@ -70,6 +70,12 @@ class Trajectory(TypedDict):
     metrics: dict[str, float]
     tokens: dict[str, float]
     """As the model counted them, details included."""
+    calls: dict[str, float]
+    """What was recorded of the model's calls: how many, their seconds, tokens and cost."""
+    skills: list[Item]
+    """That the agent had."""
+    masked: str | None
+    """Why it is not to be trained on; None where it may be."""
     facts: dict[str, str]
     attempts: list[Attempt]
 
@@ -137,6 +143,9 @@ def trajectory(
         "components": rollout.components,
         "metrics": rollout.metrics,
         "tokens": numbers(_flat(_object(line.get("usage")))),
+        "calls": numbers(line.get("calls")),
+        "skills": list(_skills(_object(line.get("skills_ref")), room)),
+        "masked": _masked(line),
         "facts": _facts(rollout),
         "attempts": [_attempt(each, room) for each in _list(line.get("failed_attempts"))],
     }
@@ -216,12 +225,29 @@ def _tools(tools: Any, room: Room) -> Iterator[Item]:
         yield room.item("tool", _text(tool), by=_name(named.get("name") or named.get("type")))
 
 
+def _masked(line: dict[str, Any]) -> str | None:
+    if line.get("mask_reason"):
+        return _name(line["mask_reason"])
+    return "no reason is told" if line.get("mask_sample") else None
+
+
+def _skills(ref: dict[str, Any], room: Room) -> Iterator[Item]:
+    for skill in _list(ref.get("skills")):
+        if room.whole <= 0:
+            return
+        named = _object(skill)
+        version = f" {_name(named['version'])}" if named.get("version") else ""
+        told = named.get("description") if isinstance(named.get("description"), str) else skill
+        yield room.item("skill", _text(told), by=f"{_name(named.get('name'))}{version}")
+
+
 def _facts(rollout: Rollout) -> dict[str, str]:
     line, found = rollout.line, {"rollout": rollout.id, "stopped": rollout.stop_reason or ""}
     found["sandbox"] = _name(line.get("sandbox"))
     found["model"] = _name(_object(line.get("response")).get("model"))
     found["agent"] = _name(_object(line.get("agent_ref")).get("name"))
-    found["not to train on"] = _name(line.get("mask_reason"))
+    skills = _object(line.get("skills_ref"))
+    found["skills"] = " ".join(_name(skills[name]) for name in ("path", "hash") if skills.get(name))
     if "reverified" in line:
         found["before it was scored anew"] = _text(line["reverified"])[:LEAST]
     return {name: value for name, value in found.items() if value}

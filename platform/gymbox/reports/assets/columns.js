@@ -44,6 +44,13 @@ function namedBy(taskOf, beneath = (row) => taskOf(row).preview) {
         (row) => plain(taskOf(row).environment),
         { kind: "text", hide: "medium" },
       ),
+    agentsOf().length > 0 &&
+      column(
+        "agent",
+        (row) => taskOf(row).agent,
+        (row) => plain(taskOf(row).agent),
+        { kind: "text agent" },
+      ),
   ];
 }
 

@@ -10,7 +10,7 @@ const TESTS = { mcnemar: "exact McNemar test", sign_flip: "permutation test of s
 
 /** The differences of the chosen run in the chosen environments. */
 function chosenDifferences() {
-  const second = report.comparison.runs[state.pair].run;
+  const second = report.runs[comparedRuns()[state.pair][1]].name;
   return report.comparison.differences.filter(
     (each) => each.second === second && (state.scope === "" || each.environment === state.scope),
   );

@@ -1,8 +1,14 @@
 // Figures: the headline of a run, and what stands beneath its plots.
 
-/** Of the chosen environment, or of all. */
-const figuresOf = (run) => (state.scope === "" ? run.summary.total : run.summary.environments[state.scope]);
-const plotsOf = (run) => run.plots[state.scope] ?? run.plots[""];
+/** Of the chosen environment, or of all; of the chosen agent, or of all. */
+function figuresOf({ summary }, agent = state.agent) {
+  if (agent === "") return state.scope === "" ? summary.total : summary.environments[state.scope];
+  return state.scope === "" ? summary.agent_totals[agent] : summary.agents[state.scope]?.[agent];
+}
+function plotsOf(run, agent = state.agent) {
+  const plots = agent === "" ? run.plots : run.agent_plots[agent];
+  return plots[state.scope] ?? plots[""];
+}
 
 function tile(name, value, ...below) {
   return el(
@@ -150,7 +156,7 @@ function details(run) {
   ];
   const stops = Object.entries(figures.stop_reasons).sort((one, other) => other[1] - one[1]);
   return [
-    environments.length > 1 && state.scope === ""
+    environments.length > 1 && state.scope === "" && state.agent === ""
       ? numbersTable(
           "Environments",
           ["environment", "tasks", "rollouts", "scored", "missing", "mean reward", "interval", "solved", "cost"],

@@ -71,6 +71,9 @@ function makeFilters(changed) {
       "Search trajectories",
     ),
     select("outcome", compares ? "Change" : "Outcome", [["", "any"], ...outcomes], set("outcome")),
+    agentsOf().length > 0
+      ? select("by", "Agent", [["", "any"], ...agentsOf().map((each) => [each, plain(each)])], set("by"))
+      : null,
     kinds.length > 0
       ? select("kind", "Failure", [["", "any"], ...kinds.map((kind) => [kind, words(plain(kind))])], set("kind"))
       : null,
@@ -96,9 +99,9 @@ function makeFilters(changed) {
 }
 
 /** Set all filters, in the form too; what is not given is cleared. */
-function setFilters({ search = "", outcome = "", kind = "", low = null, high = null }) {
-  Object.assign(state, { search, outcome, kind, low, high, within: null });
-  for (const [id, value] of Object.entries({ search, outcome, kind, low: low ?? "", high: high ?? "" }))
+function setFilters({ search = "", outcome = "", kind = "", by = "", low = null, high = null }) {
+  Object.assign(state, { search, outcome, kind, by, low, high, within: null });
+  for (const [id, value] of Object.entries({ search, outcome, kind, by, low: low ?? "", high: high ?? "" }))
     if (byId(id)) byId(id).value = value;
 }
 
@@ -126,6 +129,8 @@ async function searchWithin(changed) {
 function rolloutFits(run, row, success, wanted) {
   const columns = rows[run];
   if (state.scope !== "" && columns.environments[columns.tasks[columns.task[row]][0]] !== state.scope) return false;
+  for (const wanted of [state.agent, state.by])
+    if (wanted !== "" && agentOf(columns, columns.task[row]) !== wanted) return false;
   if (state.kind !== "" && columns.errors[columns.error[row]] !== state.kind) return false;
   if (state.outcome in OUTCOMES && outcomeOf(columns, row, success) !== state.outcome) return false;
   const reward = columns.reward[row];

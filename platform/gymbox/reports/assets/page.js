@@ -7,19 +7,40 @@ let reader = null;
 
 function drawFigures() {
   const compared = report.comparison !== null;
-  const shownRuns = (compared ? report.runs : [report.runs[0]]).filter((run) => figuresOf(run));
-  const parts = shownRuns.map((run) => ({ name: run.name, figures: figuresOf(run), plots: plotsOf(run) }));
+  if (!compared && !figuresOf(report.runs[0])) {
+    fill(byId("headline"), el("p", { class: "nothing" }, "This agent has no rollout here."));
+    for (const id of ["agents", "plots", "details"]) fill(byId(id));
+    return;
+  }
+  const parts = partsShown();
+  const by = (which) => (compared || parts.length < 2 ? "" : parts[which].name);
   fill(byId("headline"), compared ? verdicts() : headline(report.runs[0]));
-  const choose = compared ? null : (low, high, last) => filterBy({ low, high: last ? null : high - 1e-9 });
+  fill(byId("agents"), compared ? [] : agentsShown(report.runs[0]));
+  const choose = compared
+    ? null
+    : (low, high, last, which) => filterBy({ low, high: last ? null : high - 1e-9, by: by(which) });
   fill(
     byId("plots"),
     rewardsPlot(parts, choose),
     passPlot(parts),
     effortPlot(parts),
-    failuresPlot(parts, (kind) => filterBy({ kind })),
-    compared ? null : timelinePlot(parts[0]),
+    failuresPlot(parts, (kind, which) => filterBy({ kind, by: by(which) })),
+    compared ? null : timelinePlot(plotsOf(report.runs[0])),
   );
   fill(byId("details"), compared ? costs() : details(report.runs[0]));
+}
+
+/** What the plots lay over one another: the runs, or the agents of one; one part where there is but one. */
+function partsShown() {
+  if (report.comparison)
+    return report.runs
+      .filter((run) => figuresOf(run))
+      .map((run) => ({ name: run.name, figures: figuresOf(run), plots: plotsOf(run) }));
+  const [run] = report.runs;
+  const agents = state.agent === "" ? agentsOf().filter((agent) => figuresOf(run, agent)) : [];
+  return agents.length > 1
+    ? agents.map((agent) => ({ name: agent, figures: figuresOf(run, agent), plots: plotsOf(run, agent) }))
+    : [{ name: run.name, figures: figuresOf(run), plots: plotsOf(run) }];
 }
 
 /** Set the table's filters from a plot, and go there. */
@@ -60,6 +81,7 @@ function entryOf(task, row = null) {
   return {
     task: task.task,
     environment: task.environment,
+    agent: task.agent,
     sides: [
       { run: task.run, rows: task.rollouts, chosen: row === null ? Math.max(fitting, 0) : task.rollouts.indexOf(row) },
     ],
@@ -111,13 +133,16 @@ function fillTop() {
   document.title = `${plain(report.title)} – gymbox`;
   fill(byId("title"), plain(report.title));
   const said = report.comparison
-    ? [`${plural(report.runs.length, "run")}, compared with ${plain(run.name)}`]
+    ? [
+        `${plural(report.runs.length, "run")}, ${oneFirst() ? `compared with ${plain(run.name)}` : "each agent compared with itself"}`,
+      ]
     : [
         run.status && words(run.status),
         run.started_at && moment(run.started_at),
         run.ended_at &&
           run.started_at &&
           `took ${duration((new Date(run.ended_at) - new Date(run.started_at)) / 1000)}`,
+        agentsOf().length > 0 && plural(agentsOf().length, "agent"),
         plural(run.summary.total.tasks, "task"),
         plural(run.summary.total.rollouts, "rollout"),
       ];
@@ -139,12 +164,30 @@ function fillTop() {
     drawFigures();
     drawTable();
   });
+  const agent = byId("agent");
+  fill(
+    agent,
+    el("option", { value: "" }, "All agents"),
+    agentsOf().map((each) => el("option", { value: each }, plain(each))),
+  );
+  agent.closest("label").hidden = agentsOf().length === 0;
+  agent.addEventListener("change", () => {
+    state.agent = agent.value;
+    state.by = byId("by").value = "";
+    byId("by").closest("label").hidden = state.agent !== "";
+    drawFigures();
+    drawTable();
+  });
   const pair = byId("pair");
+  const compared = report.comparison ? comparedRuns() : [];
+  const name = (at) => plain(report.runs[at].name);
   fill(
     pair,
-    report.runs.slice(1).map((each, at) => el("option", { value: at + 1 }, plain(each.name))),
+    compared.map(([first, second], at) =>
+      el("option", { value: at }, oneFirst() ? name(second) : `${name(first)} → ${name(second)}`),
+    ),
   );
-  pair.closest("label").hidden = report.runs.length < 3;
+  pair.closest("label").hidden = compared.length < 2;
   pair.addEventListener("change", () => {
     state.pair = Number(pair.value);
     pairs = pairsOf(tasks);
@@ -152,6 +195,9 @@ function fillTop() {
     drawTable();
   });
 }
+
+/** Whether all are compared with the same run. */
+const oneFirst = () => new Set(comparedRuns().map(([first]) => first)).size === 1;
 
 function notices() {
   const said = report.runs.flatMap((run, at) => {

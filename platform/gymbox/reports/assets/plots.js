@@ -2,6 +2,8 @@
 
 const SERIES = ["one", "two", "three", "four", "five", "six"];
 const series = (at) => SERIES[at % SERIES.length];
+/** What several parts are. */
+const partWord = () => (report.comparison ? "run" : "agent");
 
 /** How rewards are spread; a bar filters the table. Of several runs, a line of steps each. */
 function rewardsPlot(parts, choose) {
@@ -24,7 +26,7 @@ function rewardsPlot(parts, choose) {
     title: "Rewards",
     note:
       having.length > 1
-        ? "Part of each run's scored rollouts."
+        ? `Part of each ${partWord()}'s scored rollouts.${choose ? " Choose a bar to see them." : ""}`
         : "Scored rollouts by reward. Choose a bar to see them.",
     legend: having.length > 1 ? having.map((part, at) => [series(at), plain(part.name)]) : [],
     draw: (width) => {
@@ -54,7 +56,8 @@ function rewardsPlot(parts, choose) {
             choosable(
               bar,
               told,
-              choose && (() => choose(rewards.edges[at], rewards.edges[at + 1], at === rewards.counts.length - 1)),
+              choose &&
+                (() => choose(rewards.edges[at], rewards.edges[at + 1], at === rewards.counts.length - 1, parts.indexOf(having[which]))),
             ),
           );
         });
@@ -186,7 +189,7 @@ function effortPlot(parts) {
       }
       return chart.root;
     },
-    columns: [...(having.length > 1 ? ["run"] : []), name, "reward", "rollouts"],
+    columns: [...(having.length > 1 ? [partWord()] : []), name, "reward", "rollouts"],
     cells: spots.map((spot) => [
       ...(having.length > 1 ? [plain(having[spot.which].name)] : []),
       format(spot.effort),
@@ -261,7 +264,7 @@ function failuresPlot(parts, choose) {
             rx: 3,
           });
           const told = `${said}: ${plural(count, "rollout")}${parts.length > 1 ? ` of ${plain(parts[which].name)}` : ""}`;
-          root.append(choosable(bar, told, choose && kind !== "not done" ? () => choose(kind) : null));
+          root.append(choosable(bar, told, choose && kind !== "not done" ? () => choose(kind, which) : null));
           root.append(
             svg("text", { class: "tick", x: name + length + 6, y: y + which * thick + thick / 2 + 3 }, number(count)),
           );
@@ -275,7 +278,7 @@ function failuresPlot(parts, choose) {
 }
 
 /** What happened when: rollouts that ended, and how many ran at once. */
-function timelinePlot({ plots: { timeline } }) {
+function timelinePlot({ timeline }) {
   if (!timeline) return null;
   const steps = timeline.scored.length;
   const most = Math.max(...timeline.scored.map((count, at) => count + timeline.failed[at]), 1);

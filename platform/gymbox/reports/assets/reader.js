@@ -59,7 +59,7 @@ class Reader {
           el(
             "p",
             {},
-            `${plain(entry.environment)} · ${(this.at + 1).toLocaleString("en")} of ${this.list.length.toLocaleString("en")}`,
+            `${plain(entry.environment)} · ${entry.agent ? `agent ${plain(entry.agent)} · ` : ""}${(this.at + 1).toLocaleString("en")} of ${this.list.length.toLocaleString("en")}`,
           ),
         ),
         el(

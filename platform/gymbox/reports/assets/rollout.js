@@ -60,6 +60,9 @@ function trajectoryShown(told) {
           error.logs ? [el("h4", {}, "Its log"), textShown(error.logs, told)] : null,
         )
       : null,
+    told.masked !== null
+      ? el("p", { class: "notice" }, `Not to be trained on (mask_sample): ${words(plain(told.masked))}. Its reward counts.`)
+      : null,
     stagesShown(timings),
     el(
       "div",
@@ -67,6 +70,7 @@ function trajectoryShown(told) {
       figuresShown("Reward components", told.components),
       figuresShown("Metrics", told.metrics),
       figuresShown("Tokens", told.tokens),
+      figuresShown("Recorded calls", told.calls),
     ),
     told.attempts.length > 0
       ? el(
@@ -90,6 +94,7 @@ function trajectoryShown(told) {
         )
       : null,
     folded(`${plural(told.tools.length, "tool")} offered`, told.tools, told),
+    folded(`${plural(told.skills.length, "skill")} at hand`, told.skills, told),
     told.asked.length > 0 ? el("h3", { class: "part" }, "The task") : null,
     conversation(told.asked, told),
     el("h3", { class: "part" }, "The trajectory"),

@@ -4,11 +4,13 @@ let report = null;
 let rows = [];
 const state = {
   scope: "",
-  pair: 1,
+  agent: "",
+  pair: 0,
   view: "tasks",
   search: "",
   outcome: "",
   kind: "",
+  by: "",
   low: null,
   high: null,
   within: null,
@@ -21,19 +23,26 @@ function outcomeOf(columns, row, success) {
   return columns.reward[row] >= success ? "solved" : "unsolved";
 }
 
-const keyOf = (environment, task) => `${environment}\u0000${task}`;
+const keyOf = (environment, task, agent = null) => `${environment}\u0000${agent ?? ""}\u0000${task}`;
+
+/** The agents that are told apart in the run of this page; none where it has one, and where runs are compared. */
+const agentsOf = () => (report.comparison ? [] : Object.keys(report.runs[0].agent_plots));
+
+/** Which agent made a task of a run, or null. */
+const agentOf = (columns, task) => columns.agents[columns.tasks[task][3]] ?? null;
 
 /** The tasks of a run, each with the numbers of its rollouts' rows and with its figures. */
 function tasksOf(run) {
   const columns = rows[run];
-  const figures = new Map(report.runs[run].summary.tasks.map((each) => [keyOf(each.environment, each.task), each]));
-  const tasks = columns.tasks.map(([environment, task, preview]) => ({
+  const figures = new Map(report.runs[run].summary.tasks.map((each) => [keyOf(each.environment, each.task, each.agent), each]));
+  const tasks = columns.tasks.map(([environment, task, preview], at) => ({
     environment: columns.environments[environment],
+    agent: agentOf(columns, at),
     task,
     preview,
     run,
     rollouts: [],
-    figures: figures.get(keyOf(columns.environments[environment], task)) ?? null,
+    figures: figures.get(keyOf(columns.environments[environment], task, agentOf(columns, at))) ?? null,
   }));
   columns.task.forEach((task, row) => tasks[task].rollouts.push(row));
   for (const each of tasks)
@@ -72,10 +81,20 @@ function kindsOf(columns, members) {
     .join(", ");
 }
 
-/** Tasks of the first run and of the chosen one, those of either, by how much they differ; each has the two runs' tasks as `sides`. */
+/** Which runs are compared, as places in the report: the first with all others, or, of runs with several agents, each
+ * agent with itself. */
+function comparedRuns() {
+  const places = new Map(report.runs.map((run, at) => [run.name, at]));
+  const pairs = new Map(
+    report.comparison.differences.map((each) => [each.second, [places.get(each.first), places.get(each.second)]]),
+  );
+  return [...pairs.values()];
+}
+
+/** Tasks of the two runs that are chosen, those of either, by how much they differ; each has the two runs' tasks as `sides`. */
 function pairsOf(tasks) {
   const pairs = new Map();
-  [0, state.pair].forEach((run, side) => {
+  comparedRuns()[state.pair].forEach((run, side) => {
     for (const task of tasks[run]) {
       const key = keyOf(task.environment, task.task);
       const pair =

@@ -24,6 +24,8 @@ class RunReport(_Frozen):
     """Of one run."""
 
     name: str
+    agent: str | None = None
+    """Whose rollouts alone these are; None where they are all that the run has."""
     status: str | None
     """How it ended; None, as the three below, where it has no manifest."""
     started_at: datetime | None

@@ -173,6 +173,7 @@ class Source:
         names = [ALL, *self.rows.environments] if len(self.rows.environments) > 1 else [ALL]
         return RunReport(
             name=name,
+            agent=self._reader.agent,
             status=manifest.status if manifest else None,
             started_at=manifest.started_at if manifest else None,
             ended_at=manifest.ended_at if manifest else None,

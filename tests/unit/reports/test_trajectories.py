@@ -119,14 +119,13 @@ def test_facts_tell_where_a_rollout_comes_from() -> None:
             *("a", 0, 1.0),
             sandbox="s" * 500,
             agent_ref={"name": "ToolLoop"},
-            mask_reason="rewritten",
             reverified={"reward": 0.0},
             response={"model": "m", "output": [], "metadata": {"stop_reason": "max_steps"}},
         )
     )["facts"]
     assert found["sandbox"] == "s" * 199 + "…"
     assert (found["agent"], found["model"], found["stopped"]) == ("ToolLoop", "m", "max_steps")
-    assert (found["not to train on"], found["before it was scored anew"]) == ("rewritten", '{"reward": 0.0}')
+    assert found["before it was scored anew"] == '{"reward": 0.0}'
 
 
 def test_a_task_is_told_by_how_what_the_user_asks_begins() -> None:

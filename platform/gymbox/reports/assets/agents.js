@@ -18,11 +18,19 @@ function agentFigures(run) {
   const listed = rowsOf.filter(([, , figures]) => figures);
   const ks = listed.flatMap(([, , each]) => Object.keys(each.pass_at).map(Number)).filter((k) => k > 1);
   const k = Math.max(0, ...ks);
+  const low = Math.min(0, ...listed.map(([, , each]) => each.smallest ?? 0));
+  const high = Math.max(1, ...listed.map(([, , each]) => each.largest ?? 1));
   const any = (field) => listed.some(([, , each]) => each[field].count > 0);
   const columns = [
     several && ["environment", (_, environment) => plain(environment)],
     ["mean reward", ({ mean: value, standard_error: error }) => `${mean(value)}${known(error) ? ` ± ${mean(error)}` : ""}`],
-    [`${level(summary.level)} interval`, (each) => interval(each.interval)],
+    [
+      `${level(summary.level)} interval`,
+      (each, environment, kind) => [
+        interval(each.interval),
+        intervalBar(each.interval, each.mean, low, high, null, kind),
+      ],
+    ],
     ["solved", (each) => percent(each.solved)],
     k > 1 && [`pass@${k}`, (each) => mean(each.pass_at[k]?.value)],
     k > 1 && [`pass^${k}`, (each) => mean(each.pass_all[k]?.value)],
@@ -35,10 +43,13 @@ function agentFigures(run) {
   return numbersTable(
     "Agents",
     ["agent", ...columns.map(([title]) => title)],
-    listed.map(([agent, environment, figures]) => [
-      [el("span", { class: `key ${series(agentsOf().indexOf(agent))}` }), plain(agent)],
-      ...columns.map(([, cell]) => cell(figures, environment)),
-    ]),
+    listed.map(([agent, environment, figures]) => {
+      const kind = series(agentsOf().indexOf(agent));
+      return [
+        [el("span", { class: `key ${kind}` }), plain(agent)],
+        ...columns.map(([, cell]) => cell(figures, environment, kind)),
+      ];
+    }),
     true,
   );
 }
@@ -53,7 +64,7 @@ function agentDifferences(found) {
   if (listed.length === 0) return null;
   const several = new Set(listed.map((each) => each.environment)).size > 1;
   const agent = (name) => plain(name.slice(name.lastIndexOf(":") + 1));
-  return numbersTable(
+  const made = numbersTable(
     `Compared with ${agent(found.runs[0].run)}, task by task`,
     [
       "agent",
@@ -82,4 +93,9 @@ function agentDifferences(found) {
     }),
     true,
   );
+  const command = "gymbox eval report RUN --agents";
+  made.append(
+    el("p", { class: "below" }, el("code", {}, command), " shows what each agent made of a task side by side."),
+  );
+  return made;
 }

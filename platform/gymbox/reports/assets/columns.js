@@ -45,6 +45,7 @@ function namedBy(taskOf, beneath = (row) => taskOf(row).preview) {
         { kind: "text", hide: "medium" },
       ),
     agentsOf().length > 0 &&
+      state.agent === "" &&
       column(
         "agent",
         (row) => taskOf(row).agent,
@@ -214,7 +215,10 @@ function pairColumns() {
       { kind: "text", hide: "wide" },
     ),
     any("seconds") &&
-      column("Δ time", gap("seconds"), (pair) => withSign(gap("seconds")(pair), duration), { hide: "medium" }),
+      column("Δ time", gap("seconds"), (pair) => withSign(gap("seconds")(pair), duration), {
+        kind: "number long",
+        hide: "medium",
+      }),
     any("cost") && column("Δ cost", gap("cost"), (pair) => withSign(gap("cost")(pair), cost), { hide: "wide" }),
   ].filter(Boolean);
 }

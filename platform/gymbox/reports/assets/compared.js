@@ -69,9 +69,9 @@ function costs() {
   const each = report.runs.map((run) => [run, figuresOf(run)]);
   const spread = (found, format) => (found?.count ? format(found.mean) : UNKNOWN);
   return numbersTable(
-    "The runs",
+    `The ${partWord()}s`,
     [
-      "run",
+      partWord(),
       "rollouts",
       "without a reward",
       "mean reward",

@@ -23,8 +23,8 @@ function tile(name, value, ...below) {
   );
 }
 
-/** An interval on a line, with a mark at the value, and one at `origin`. */
-function intervalBar(ends, value, from, to, origin = null) {
+/** An interval on a line, with a mark at the value, and one at `origin`; in the colour of a series. */
+function intervalBar(ends, value, from, to, origin = null, kind = "one") {
   if (!ends) return null;
   const at = (each) => 4 + 192 * Math.min(Math.max((each - from) / (to - from || 1), 0), 1);
   return svg(
@@ -38,14 +38,14 @@ function intervalBar(ends, value, from, to, origin = null) {
     svg("line", { class: "rule", x1: 4, x2: 196, y1: 8, y2: 8 }),
     origin === null ? null : svg("line", { class: "axis", x1: at(origin), x2: at(origin), y1: 1, y2: 15 }),
     svg("rect", {
-      class: "range",
+      class: `range bar ${kind}`,
       x: at(ends[0]),
       y: 5,
       width: Math.max(at(ends[1]) - at(ends[0]), 2),
       height: 6,
       rx: 3,
     }),
-    svg("circle", { class: "dot one", cx: at(value), cy: 8, r: 5 }),
+    svg("circle", { class: `dot ${kind}`, cx: at(value), cy: 8, r: 5 }),
   );
 }
 
@@ -65,7 +65,7 @@ function headline(run) {
     el(
       "div",
       { class: "card tile main" },
-      el("h3", {}, "Mean reward"),
+      el("h3", {}, agentsOf().length > 1 && state.agent === "" ? "Mean reward of all agents" : "Mean reward"),
       el(
         "p",
         { class: "value" },
@@ -192,7 +192,8 @@ function details(run) {
 }
 
 /** What went into the runs. */
-function factsOf(runs) {
+function factsOf(all) {
+  const runs = ofOneRun() ? all.slice(0, 1) : all;
   return runs
     .filter((run) => Object.keys(run.facts).length > 0)
     .map((run) =>

@@ -153,7 +153,7 @@ function chosenRows(tasks, pairs) {
     return pairs.filter(
       (pair) => changeFits(pair) && pair.sides.some((side) => side && side.rollouts.some(fits(side.run))),
     );
-  if (state.view === "tasks") return tasks[0].filter((task) => task.rollouts.some(fits(0)));
+  if (state.view === "tasks") return byTask(tasks[0].filter((task) => task.rollouts.some(fits(0))));
   return rows[0].id.map((_, row) => row).filter(fits(0));
 }
 

@@ -58,10 +58,11 @@ function drawTable() {
   const columns = compared ? pairColumns() : state.view === "tasks" ? taskColumns() : rolloutColumns(tasks[0]);
   const all = compared ? pairs.length : state.view === "tasks" ? tasks[0].length : rows[0].id.length;
   const what = compared || state.view === "tasks" ? "task" : "rollout";
+  const several = agentsOf().length;
   grid.show(columns, listed);
   fill(
     byId("count"),
-    `${listed.length.toLocaleString("en")} of ${plural(all, what)}${state.within ? " whose trajectories hold the text" : ""}`,
+    `${listed.length.toLocaleString("en")} of ${plural(all, what)}${several && what === "task" ? ` of ${several} agents` : ""}${state.within ? " whose trajectories hold the text" : ""}`,
   );
 }
 
@@ -134,7 +135,7 @@ function fillTop() {
   fill(byId("title"), plain(report.title));
   const said = report.comparison
     ? [
-        `${plural(report.runs.length, "run")}, ${oneFirst() ? `compared with ${plain(run.name)}` : "each agent compared with itself"}`,
+        `${plural(report.runs.length, partWord())}, ${oneFirst() ? `compared with ${plain(run.name)}` : "each agent compared with itself"}`,
       ]
     : [
         run.status && words(run.status),
@@ -142,6 +143,7 @@ function fillTop() {
         run.ended_at &&
           run.started_at &&
           `took ${duration((new Date(run.ended_at) - new Date(run.started_at)) / 1000)}`,
+        run.agent !== null && `agent ${plain(run.agent)}`,
         agentsOf().length > 0 && plural(agentsOf().length, "agent"),
         plural(run.summary.total.tasks, "task"),
         plural(run.summary.total.rollouts, "rollout"),

@@ -3,7 +3,7 @@
 const SERIES = ["one", "two", "three", "four", "five", "six"];
 const series = (at) => SERIES[at % SERIES.length];
 /** What several parts are. */
-const partWord = () => (report.comparison ? "run" : "agent");
+const partWord = () => (agentsOf().length > 1 || ofOneRun() ? "agent" : "run");
 
 /** How rewards are spread; a bar filters the table. Of several runs, a line of steps each. */
 function rewardsPlot(parts, choose) {

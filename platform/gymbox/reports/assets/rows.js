@@ -28,6 +28,12 @@ const keyOf = (environment, task, agent = null) => `${environment}\u0000${agent 
 /** The agents that are told apart in the run of this page; none where it has one, and where runs are compared. */
 const agentsOf = () => (report.comparison ? [] : Object.keys(report.runs[0].agent_plots));
 
+/** Whether what is compared are agents of one run. */
+const ofOneRun = () =>
+  report.runs.length > 1 &&
+  report.runs.every((run) => run.agent !== null && run.started_at === report.runs[0].started_at) &&
+  new Set(report.runs.map((run) => run.agent)).size === report.runs.length;
+
 /** Which agent made a task of a run, or null. */
 const agentOf = (columns, task) => columns.agents[columns.tasks[task][3]] ?? null;
 
@@ -51,6 +57,19 @@ function tasksOf(run) {
         (columns.repeat[one] ?? 0) - (columns.repeat[other] ?? 0) || columns.aside[one] - columns.aside[other],
     );
   return tasks;
+}
+
+/** What each agent made of a task one beneath the other, agents in their order; tasks as they came. */
+function byTask(tasks) {
+  const agents = agentsOf();
+  if (agents.length < 2) return tasks;
+  const groups = new Map();
+  for (const task of tasks) {
+    const key = keyOf(task.environment, task.task);
+    (groups.get(key) ?? groups.set(key, []).get(key)).push(task);
+  }
+  const order = (group) => group.sort((one, other) => agents.indexOf(one.agent) - agents.indexOf(other.agent));
+  return [...groups.values()].flatMap(order);
 }
 
 /** Of what these rollouts that count have in a column, the mean; null of nothing. */

@@ -116,7 +116,7 @@ def _compared(report: Report) -> Iterator[str]:
     found = report.comparison
     assert found is not None
     firsts = list(dict.fromkeys(each.first for each in found.differences))
-    to = told(firsts[0]) if len(firsts) == 1 else f"{told(', '.join(firsts))}: each agent with itself"
+    to = told(firsts[0]) if len(firsts) == 1 else f"{told(', '.join(firsts))}, each agent with itself"
     yield f"Compared with {to}; without a reward: {POLICIES[found.missing_policy]}."
     yield ""
     yield from _differences(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -230,3 +231,96 @@ def test_of_a_failed_rollout_the_recorded_calls_tell_how_far_it_came(
     expected = ["first", "second"] if answer else ["first"]
     assert [item["text"] for item in found["counter-a-0"]["done"]] == expected
     assert (found["counter-a-0"]["answered"], found["counter-b-0"]["done"]) == (False, [])
+
+
+def by(agent: str, task: str, repeat: int, reward: float | None, environment: str = "counter") -> dict[str, Any]:
+    told = line(task, repeat, reward, agent_ref={"name": agent}, environment=environment)
+    return told | {"rollout_id": f"{environment}.{agent}-{task}-{repeat}"}
+
+
+@pytest.fixture
+def crossed(run: Run) -> Path:
+    """Two agents, each of which did two tasks of one environment twice, and one of another."""
+    lines = [by(agent, task, n, reward) for agent, reward in (("b", 0.5), ("a", 1.0)) for task in "tu" for n in (0, 1)]
+    lines += [by("a", "v", n, 0.0, "weather") for n in (0, 1)] + [by("b", "v", n, None, "weather") for n in (0, 1)]
+    return run(*lines, rows=2, repeats=2, agents=["a", "b"], crossed=True)
+
+
+def test_agents_of_a_run_have_rows_plots_and_a_comparison_of_their_own(crossed: Path, reported: Reported) -> None:
+    report, page = reported(crossed)
+    [told] = report.runs
+    rows = embedded(page, "rows-0")
+    assert rows["agents"] == ["b", "a"]
+    assert rows["tasks"][:3] == [[0, "t", "do t", 0], [0, "u", "do u", 0], [0, "t", "do t", 1]]
+    assert {agent: list(plots) for agent, plots in told.agent_plots.items()} == dict.fromkeys(
+        "ab", ["", "counter", "weather"]
+    )
+    drawn = {agent: plots["counter"].rewards for agent, plots in told.agent_plots.items()}
+    assert [sum(each.counts) for each in drawn.values() if each] == [4, 4]
+    assert told.agents == comparison([RunReader(crossed)])
+    assert (report.comparison, told.summary.total.pass_at) == (None, {})
+    totals = told.summary.agent_totals
+    assert [(each.planned, each.scored, each.mean) for each in totals.values()] == [(8, 6, 4 / 6), (8, 4, 0.5)]
+
+
+def test_a_run_of_one_agent_tells_no_agents(uneven: Path, reported: Reported) -> None:
+    report, page = reported(uneven)
+    assert (report.runs[0].agent_plots, report.runs[0].agents, report.runs[0].summary.agent_totals) == ({}, None, {})
+    assert embedded(page, "rows-0")["agents"] == []
+
+
+def test_agents_that_have_no_task_in_common_yet_are_not_compared(run: Run, reported: Reported) -> None:
+    for lines in ([by("a", "t", 0, 1.0)], [by("a", "t", 0, 1.0), by("b", "u", 0, 1.0)], []):
+        folder = run(*lines, name=f"run-{len(lines)}", rows=2, agents=["a", "b"], crossed=True)
+        assert reported(folder)[0].runs[0].agents is None
+
+
+def test_agents_that_rows_name_are_told_apart_and_not_compared(run: Run, reported: Reported) -> None:
+    [told] = reported(run(by("a", "t", 0, 1.0), by("b", "u", 0, 0.0), agents=["a", "b"]))[0].runs
+    assert (list(told.agent_plots), told.agents) == (["a", "b"], None)
+    assert [each.planned for each in told.summary.agent_totals.values()] == [None, None]
+
+
+def test_the_agents_of_a_run_are_compared_as_runs_are(crossed: Path, reported: Reported) -> None:
+    report, page = reported(crossed, by_agent=True)
+    assert [(each.name, each.agent) for each in report.runs] == [("run:a", "a"), ("run:b", "b")]
+    assert report.comparison and [each.run for each in report.comparison.runs] == ["run:a", "run:b"]
+    assert set(trajectories(page, 1)) == {
+        *("counter.b-t-0", "counter.b-t-1", "counter.b-u-0", "counter.b-u-1", "weather.b-v-0", "weather.b-v-1")
+    }
+
+
+def test_of_two_runs_each_agent_stands_beside_itself(crossed: Path, reported: Reported, tmp_path: Path) -> None:
+    report, _ = reported(crossed, Path(shutil.copytree(crossed, tmp_path / "x" / "run")))
+    assert report.comparison
+    names = [f"{folder}:{agent}" for agent in "ab" for folder in (crossed, tmp_path / "x" / "run")]
+    assert [each.name for each in report.runs] == [each.run for each in report.comparison.runs] == names
+    assert {(each.first, each.second) for each in report.comparison.differences} == {
+        tuple(names[:2]),
+        tuple(names[2:]),
+    }
+
+
+def test_agents_of_runs_of_one_name_are_told_apart(crossed: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(crossed, tmp_path / "x" / "run"))
+    report = write_report([RunReader(crossed, "a"), RunReader(crossed, "b"), RunReader(other, "a")], {})
+    assert [each.name for each in report.runs] == [f"{crossed}:a", f"{crossed}:b", f"{other}:a"]
+
+
+def test_of_one_agent_only_its_set_aside_rollouts_are_shown(crossed: Path) -> None:
+    aside = [by(agent, "t", 5, None) for agent in "aab"]
+    (crossed / "failures.jsonl").write_text("".join(json.dumps(each) + "\n" for each in aside))
+    assert write_report([RunReader(crossed, "a")], {}).runs[0].set_aside == 2
+
+
+def test_markdown_has_a_table_of_agents(crossed: Path, tmp_path: Path) -> None:
+    path = tmp_path / "report.md"
+    write_report([RunReader(crossed)], {"md": path})
+    told = path.read_text()
+    assert "| figure | counter: a | counter: b | weather: a | weather: b | all: a | all: b |" in told
+    assert "| pass@2 | 1 | 0 | 0 | unknown | 0.6667 | 0 |" in told
+    assert "Compared with run:a:\n\n| environment | run | verdict |" in told
+    assert "| t | counter | b | 0 of 2 | 0.5 | 0 |  |" in told
+    other = Path(shutil.copytree(crossed, tmp_path / "after"))
+    write_report([RunReader(crossed), RunReader(other)], {"md": path})
+    assert "Compared with run:a, run:b, each agent with itself; without a reward: " in path.read_text()

@@ -60,6 +60,27 @@ def test_runs_are_compared_in_a_file_of_its_own(run: Run) -> None:
     assert (first / "comparison.html").is_file()
 
 
+def test_agents_of_a_run_are_compared_all_or_by_name(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [line("a", 0, 1.0, agent_ref={"name": agent}, rollout_id=agent) for agent in ("x", "y", "z")]
+    folder = run(*lines, agents=["x", "y", "z"], crossed=True)
+    for arguments, names in (
+        ([folder, "--agents"], ["run:x", "run:y", "run:z"]),
+        ([f"{folder}:z", f"{folder}:x"], ["run:z", "run:x"]),
+    ):
+        assert ended(*arguments, "--format", "json") == 0
+        told = json.loads((folder / "comparison.json").read_text())
+        assert [each["name"] for each in told["runs"]] == names
+    assert ended(f"{folder}:y") == 0
+    assert (folder / "report-y.html").is_file() and not (folder / "report.html").exists()
+    capsys.readouterr()
+    assert ended(f"{folder}:w") == 2
+    assert f"{folder} has no agent 'w'" in capsys.readouterr().err
+    assert ended(folder, folder, "--agents") == 2
+    assert "--agents compares the agents of one run" in capsys.readouterr().err
+    assert ended(run(line("a", 0, 1.0), name="single"), "--agents") == 2
+    assert "one alone only where it has several agents" in capsys.readouterr().err
+
+
 def test_answers_can_be_kept_out(run: Run) -> None:
     folder = run(line("a", 0, 1.0, verifier_metadata={"answer": "secret"}))
     for option, shown in (("--answers", 1), ("--no-answers", 0)):

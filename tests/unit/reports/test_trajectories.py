@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from gymbox.evaluation.rollouts import rollout_of
 from gymbox.reports.trajectories import LEAST, Room, Trajectory, opening, trajectory
 from hypothesis import given
@@ -126,6 +127,33 @@ def test_facts_tell_where_a_rollout_comes_from() -> None:
     assert found["sandbox"] == "s" * 199 + "…"
     assert (found["agent"], found["model"], found["stopped"]) == ("ToolLoop", "m", "max_steps")
     assert found["before it was scored anew"] == '{"reward": 0.0}'
+
+
+def test_skills_are_told_with_what_they_are_for() -> None:
+    skills = [{"name": "count", "description": "to count", "version": "2"}, {"name": "odd"}, "broken"]
+    found = told(line("a", 0, 1.0, skills_ref={"path": "skills", "hash": "abc", "skills": skills}))
+    assert [(each.get("by"), each["text"]) for each in found["skills"]] == [
+        *(("count 2", "to count"), ("odd", '{"name": "odd"}'), ("", "broken")),
+    ]
+    assert found["facts"]["skills"] == "skills abc"
+
+
+@pytest.mark.parametrize(
+    ("fields", "masked"),
+    [
+        ({}, None),
+        ({"mask_sample": False, "mask_reason": None}, None),
+        ({"mask_sample": True, "mask_reason": "rewritten"}, "rewritten"),
+        ({"mask_sample": True}, "no reason is told"),
+    ],
+)
+def test_it_is_told_why_a_rollout_is_not_to_be_trained_on(fields: dict[str, Any], masked: str | None) -> None:
+    assert told(line("a", 0, 1.0, **fields))["masked"] == masked
+
+
+def test_what_was_recorded_of_calls_is_told_as_far_as_it_is_known() -> None:
+    calls = {"count": 2, "cached_tokens": 5, "cost": None, "odd": "x"}
+    assert told(line("a", 0, 1.0, calls=calls))["calls"] == {"count": 2, "cached_tokens": 5}
 
 
 def test_a_task_is_told_by_how_what_the_user_asks_begins() -> None:

@@ -49,7 +49,7 @@ function namedBy(taskOf, beneath = (row) => taskOf(row).preview) {
       column(
         "agent",
         (row) => taskOf(row).agent,
-        (row) => plain(taskOf(row).agent),
+        (row) => el("span", { title: plain(taskOf(row).agent) }, plain(taskOf(row).agent)),
         { kind: "text agent" },
       ),
   ];

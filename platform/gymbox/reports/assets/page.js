@@ -189,6 +189,7 @@ function fillTop() {
       el("option", { value: at }, oneFirst() ? name(second) : `${name(first)} → ${name(second)}`),
     ),
   );
+  fill(pair.closest("label").firstElementChild, `Compared ${oneFirst() ? partWord() : "runs"}`);
   pair.closest("label").hidden = compared.length < 2;
   pair.addEventListener("change", () => {
     state.pair = Number(pair.value);
@@ -199,7 +200,7 @@ function fillTop() {
 }
 
 /** Whether all are compared with the same run. */
-const oneFirst = () => new Set(comparedRuns().map(([first]) => first)).size === 1;
+const oneFirst = () => report.comparison === null || new Set(comparedRuns().map(([first]) => first)).size === 1;
 
 function notices() {
   const said = report.runs.flatMap((run, at) => {

@@ -396,6 +396,18 @@ def test_a_bar_of_an_agent_chooses_its_rollouts(crossed: Path, opened: Opened) -
     assert page.count() == "32 of 32 rollouts"
 
 
+def test_an_agent_has_one_colour_everywhere(run: Run, opened: Opened) -> None:
+    lines = [solved("a", n, 1.0, agent_ref={"name": "two"}) | {"rollout_id": f"two-{n}"} for n in (0, 1)]
+    lines += [line("a", n, agent_ref={"name": "one"}) | {"rollout_id": f"one-{n}"} for n in (0, 1)]
+    page = opened(run(*lines, repeats=2, agents=["one", "two"], crossed=True))
+    keys = page.tab.locator("#agents tbody .key")
+    assert [keys.nth(at).get_attribute("class") for at in (0, 1)] == ["key one", "key two"]
+    for name in ("Rewards", "Success by tries"):
+        figure = page.tab.locator("#plots figure").filter(has_text=name).first
+        assert figure.locator(".two").count() > 0 and figure.locator(".one").count() == 0, name
+    assert page.tab.locator("#plots rect.one[aria-label*='agent failed']").count() == 1
+
+
 def test_what_agents_made_of_a_task_can_be_read_side_by_side(crossed: Path, opened: Opened) -> None:
     page = opened(crossed, by_agent=True)
     assert page.tab.inner_text("#subtitle") == "2 agents, compared with run:keen"

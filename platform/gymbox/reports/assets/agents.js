@@ -11,11 +11,11 @@ function agentFigures(run) {
   const { summary } = run;
   const environments = Object.keys(summary.environments).filter((each) => state.scope === "" || each === state.scope);
   const several = environments.length > 1;
-  const rowsOf = environments.flatMap((environment) =>
+  const lines = environments.flatMap((environment) =>
     agentsOf().map((agent) => [agent, environment, summary.agents[environment]?.[agent]]),
   );
-  if (several) rowsOf.push(...agentsOf().map((agent) => [agent, "all", summary.agent_totals[agent]]));
-  const listed = rowsOf.filter(([, , figures]) => figures);
+  if (several) lines.push(...agentsOf().map((agent) => [agent, "all", summary.agent_totals[agent]]));
+  const listed = lines.filter(([, , figures]) => figures);
   const ks = listed.flatMap(([, , each]) => Object.keys(each.pass_at).map(Number)).filter((k) => k > 1);
   const k = Math.max(0, ...ks);
   const low = Math.min(0, ...listed.map(([, , each]) => each.smallest ?? 0));
@@ -23,7 +23,10 @@ function agentFigures(run) {
   const any = (field) => listed.some(([, , each]) => each[field].count > 0);
   const columns = [
     several && ["environment", (_, environment) => plain(environment)],
-    ["mean reward", ({ mean: value, standard_error: error }) => `${mean(value)}${known(error) ? ` ± ${mean(error)}` : ""}`],
+    [
+      "mean reward",
+      ({ mean: value, standard_error: error }) => `${mean(value)}${known(error) ? ` ± ${mean(error)}` : ""}`,
+    ],
     [
       `${level(summary.level)} interval`,
       (each, environment, kind) => [

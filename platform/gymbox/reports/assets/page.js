@@ -30,17 +30,22 @@ function drawFigures() {
   fill(byId("details"), compared ? costs() : details(report.runs[0]));
 }
 
-/** What the plots lay over one another: the runs, or the agents of one; one part where there is but one. */
+/** What the plots lay over one another, each in its colour: the runs, or the agents of one; else the one run. */
 function partsShown() {
-  if (report.comparison)
-    return report.runs
-      .filter((run) => figuresOf(run))
-      .map((run) => ({ name: run.name, figures: figuresOf(run), plots: plotsOf(run) }));
+  const part = (run, agent, kind) => ({
+    name: agent || run.name,
+    kind,
+    figures: figuresOf(run, agent),
+    plots: plotsOf(run, agent),
+  });
   const [run] = report.runs;
-  const agents = state.agent === "" ? agentsOf().filter((agent) => figuresOf(run, agent)) : [];
-  return agents.length > 1
-    ? agents.map((agent) => ({ name: agent, figures: figuresOf(run, agent), plots: plotsOf(run, agent) }))
-    : [{ name: run.name, figures: figuresOf(run), plots: plotsOf(run) }];
+  const agents = state.agent === "" ? agentsOf() : [];
+  const parts = report.comparison
+    ? report.runs.map((each, at) => part(each, "", series(at)))
+    : agents.length > 1
+      ? agents.map((agent, at) => part(run, agent, series(at)))
+      : [{ ...part(run, state.agent, "one"), name: run.name }];
+  return parts.filter((each) => each.figures);
 }
 
 /** Set the table's filters from a plot, and go there. */
@@ -68,8 +73,7 @@ function drawTable() {
 
 function setView(view, draw = true) {
   state.view = view;
-  for (const button of byId("view").children)
-    button.setAttribute("aria-pressed", String(button.dataset.view === view));
+  for (const button of byId("view").children) button.setAttribute("aria-pressed", String(button.dataset.view === view));
   fill(byId("table-title"), report.comparison ? "Tasks, side by side" : view === "tasks" ? "Tasks" : "Rollouts");
   if (draw) drawTable();
 }

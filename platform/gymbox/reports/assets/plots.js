@@ -28,7 +28,7 @@ function rewardsPlot(parts, choose) {
       having.length > 1
         ? `Part of each ${partWord()}'s scored rollouts.${choose ? " Choose a bar to see them." : ""}`
         : "Scored rollouts by reward. Choose a bar to see them.",
-    legend: having.length > 1 ? having.map((part, at) => [series(at), plain(part.name)]) : [],
+    legend: having.length > 1 ? having.map((part) => [part.kind, plain(part.name)]) : [],
     draw: (width) => {
       const chart = frame(
         width,
@@ -44,7 +44,7 @@ function rewardsPlot(parts, choose) {
           const value = shares[which][at];
           const top = Math.min(chart.y(value), chart.bottom - 2);
           const bar = svg("rect", {
-            class: `bar ${series(which)}`,
+            class: `bar ${having[which].kind}`,
             x: chart.x(rewards.edges[at]) + 1 + which * slot,
             y: top,
             width: Math.max(slot - gap / 2, 1.5),
@@ -57,7 +57,13 @@ function rewardsPlot(parts, choose) {
               bar,
               told,
               choose &&
-                (() => choose(rewards.edges[at], rewards.edges[at + 1], at === rewards.counts.length - 1, parts.indexOf(having[which]))),
+                (() =>
+                  choose(
+                    rewards.edges[at],
+                    rewards.edges[at + 1],
+                    at === rewards.counts.length - 1,
+                    parts.indexOf(having[which]),
+                  )),
             ),
           );
         });
@@ -83,7 +89,7 @@ function rewardsPlot(parts, choose) {
 function passPlot(parts) {
   const lines =
     parts.length > 1
-      ? parts.map((part, at) => [plain(part.name), series(at), part.figures.pass_at])
+      ? parts.map((part) => [plain(part.name), part.kind, part.figures.pass_at])
       : [
           ["pass@k: one of k succeeds", "one", parts[0].figures.pass_at],
           ["pass^k: all k succeed", "two", parts[0].figures.pass_all],
@@ -164,7 +170,7 @@ function effortPlot(parts) {
       measure === "cost"
         ? "The larger a spot, the more rollouts."
         : `The larger a spot, the more rollouts. Their cost is ${measure === "tokens" ? "not known: no price is set, or calls were not recorded" : "not known"}.`,
-    legend: having.length > 1 ? having.map((part, which) => [series(which), plain(part.name)]) : [],
+    legend: having.length > 1 ? having.map((part) => [part.kind, plain(part.name)]) : [],
     draw: (width) => {
       const chart = frame(
         width,
@@ -178,7 +184,7 @@ function effortPlot(parts) {
           svg(
             "circle",
             {
-              class: `spot ${series(spot.which)}`,
+              class: `spot ${having[spot.which].kind}`,
               cx: chart.x(spot.effort),
               cy: chart.y(spot.reward),
               r: 3 + 11 * Math.sqrt(spot.count / most),
@@ -229,7 +235,7 @@ function failuresPlot(parts, choose) {
   return card({
     title,
     note: "Rollouts without a reward, by the kind of their error." + (choose ? " Choose one to see them." : ""),
-    legend: parts.length > 1 ? parts.map((part, which) => [series(which), plain(part.name)]) : [],
+    legend: parts.length > 1 ? parts.map((part) => [part.kind, plain(part.name)]) : [],
     draw: (width) => {
       const row = 26 + 12 * (parts.length - 1);
       const height = Math.max(row * listed.length + 8, 60);
@@ -256,7 +262,7 @@ function failuresPlot(parts, choose) {
           const thick = (row - 8) / counts.length;
           const length = Math.max(((width - name - 50) * count) / most, count > 0 ? 3 : 0);
           const bar = svg("rect", {
-            class: `bar ${parts.length > 1 ? series(which) : "bad"}`,
+            class: `bar ${parts.length > 1 ? parts[which].kind : "bad"}`,
             x: name,
             y: y + which * thick,
             width: length,

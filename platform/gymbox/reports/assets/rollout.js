@@ -61,7 +61,11 @@ function trajectoryShown(told) {
         )
       : null,
     told.masked !== null
-      ? el("p", { class: "notice" }, `Not to be trained on (mask_sample): ${words(plain(told.masked))}. Its reward counts.`)
+      ? el(
+          "p",
+          { class: "notice" },
+          `Not to be trained on (mask_sample): ${words(plain(told.masked))}. Its reward counts.`,
+        )
       : null,
     stagesShown(timings),
     el(

@@ -40,7 +40,9 @@ const agentOf = (columns, task) => columns.agents[columns.tasks[task][3]] ?? nul
 /** The tasks of a run, each with the numbers of its rollouts' rows and with its figures. */
 function tasksOf(run) {
   const columns = rows[run];
-  const figures = new Map(report.runs[run].summary.tasks.map((each) => [keyOf(each.environment, each.task, each.agent), each]));
+  const figures = new Map(
+    report.runs[run].summary.tasks.map((each) => [keyOf(each.environment, each.task, each.agent), each]),
+  );
   const tasks = columns.tasks.map(([environment, task, preview], at) => ({
     environment: columns.environments[environment],
     agent: agentOf(columns, at),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,31 @@ from gymbox.setup_chromium import chromium
 from tests.unit.evaluation.conftest import line, run
 
 __all__ = ["line", "run"]
+CALL = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": json.dumps({"by": 1, "why": "x" * 60})}
+CONTRAST = 4.5
+"""Of text and what is behind it: WCAG 2.1, level AA."""
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+def answer(text: str) -> dict[str, Any]:
+    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+
+
+def solved(task: str, repeat: int, reward: float, **more: Any) -> dict[str, Any]:
+    result = {"type": "function_call_output", "call_id": "c1", "output": "Error: no such thing" if reward < 1 else "2"}
+    thought = {"type": "reasoning", "summary": [{"text": "let me see"}]}
+    return line(
+        *(task, repeat, reward),
+        _ng_rollout_index=repeat,
+        response={"output": [thought, CALL, result, answer(f"the answer to {task} is {repeat}")], "model": "m"},
+        usage={"input_tokens": 1200, "output_tokens": 80},
+        reward_components={"form": 0.5},
+        metrics={"steps": 3},
+        calls={"cost": 0.01 * (repeat + 1), "count": 2},
+        began=1000.0 + repeat,
+        timings={"provision": 0.5, "reset": 0.1, "agent": 2.0, "verify": 0.2, "total": 2.8},
+        **more,
+    )
 
 
 @pytest.fixture(scope="module")  # not longer: its driver keeps a loop in this thread, where other tests have theirs
@@ -93,3 +118,9 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Page]]:
         page.tab.context.close()
         assert page.complaints == []
         assert {url.partition("#")[0] for url in page.requests} <= {page.path.as_uri(), "data:,"}
+
+
+def contrasts(page: Page) -> list[str]:
+    """Texts in sight that are too much like what is behind them."""
+    found: list[str] = page.tab.evaluate(Path(__file__).with_name("contrasts.js").read_text(), CONTRAST)
+    return found

@@ -76,6 +76,8 @@ class RunnerSettings(BaseModel):
     """Whether the model's calls are recorded in the run's folder; `sampled`: those of a part of the rollouts."""
     capture_rate: float = Field(0.1, ge=0, le=1)
     """That part; the same rollouts in every run of the same tasks."""
+    layout: Literal["gymbox", "nemo"] = "gymbox"
+    """`nemo`: when the run ends, write its rollouts as NeMo Gym's files, too, into `nemo_gym/` of its folder."""
     grace: float = Field(30, ge=0)
     """Seconds that running rollouts get to end after Ctrl-C; then they are dropped, for a resume to do again."""
 

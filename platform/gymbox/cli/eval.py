@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gymbox.cli import Commands
+from gymbox.cli.convert import convert
 from gymbox.cli.figures import SHOWN, interval, print_comparison, print_figures, print_json, print_profile, table
+from gymbox.cli.readers import AsJson, Rename, Run_, reader_of
 from gymbox.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -26,17 +28,16 @@ app = typer.Typer(
     help="Figures of runs, comparisons, profiles of tasks, and rewards anew.",
 )
 
-Run_ = typer.Argument(metavar="RUN", help="Folder of a run, or a JSONL file of rollouts (NeMo Gym's, too).")
 Folders = typer.Option(
     [], "--folder", "-f", help="Where environments are (default: ./environments and those of gymbox); may be repeated."
 )
-AsJson = typer.Option(False, "--json", help="Print JSON.")
 Missing_ = typer.Option(
     "excluded", "--missing", help="Rollouts without a reward: `excluded`, or `as_failure` (a reward of 0)."
 )
 Success = typer.Option(1.0, "--success", help="A reward from which on a try has succeeded.")
 Level = typer.Option(0.95, "--level", min=0.5, max=0.9999, help="Of the intervals.")
 MISSING = ("excluded", "as_failure")
+app.command()(convert)
 
 
 @app.command()
@@ -63,7 +64,7 @@ def metrics(
     """
     from gymbox.evaluation.summary import summary
 
-    reader = _reader(run)
+    reader = reader_of(run)
     found = summary(
         reader,
         missing=_policy(missing),
@@ -106,6 +107,7 @@ def compare(
     alpha: float = typer.Option(0.05, "--alpha", min=0, max=1, help="p-value (Holm) below which a difference counts."),
     common: bool = typer.Option(False, "--common", help="Compare the tasks that both have, where they differ."),
     fail_if_worse: bool = typer.Option(False, "--fail-if-worse", help="Exit code 1 where a run is shown to be worse."),
+    rename: list[str] = Rename,
     as_json: bool = AsJson,
 ) -> None:
     """Compare runs of the same tasks with the first one, task by task.
@@ -118,7 +120,7 @@ def compare(
     from gymbox.evaluation.compare import comparison
 
     found = comparison(
-        [_reader(run) for run in runs],
+        [reader_of(run, rename) for run in runs],
         missing=_policy(missing),
         common=common,
         success=success,
@@ -148,7 +150,7 @@ def profile(
     from gymbox.evaluation.profile import profile as profiled
 
     found = profiled(
-        _reader(run),
+        reader_of(run),
         success=success,
         easy=easy,
         hard=hard,
@@ -165,7 +167,7 @@ def profile(
 
 @app.command()
 def reverify(
-    run: Path = typer.Argument(metavar="RUN", help="Folder of a run."),
+    run: Path = Run_,
     overrides: list[str] = typer.Argument(
         None, metavar="[NAME=VALUE]...", help="Settings as for `gymbox run`: provider=process, judge=…"
     ),
@@ -173,6 +175,7 @@ def reverify(
     only: str = typer.Option("", "--only", help="Only rollouts that ended in this kind of error, as judge_failed."),
     resume: bool = typer.Option(False, "--resume", help="Go on in the output."),
     force: bool = typer.Option(False, "--force", help="Also where that may go wrong, into a folder unsafe_…"),
+    rename: list[str] = Rename,
     folder: list[Path] = Folders,
     as_json: bool = AsJson,
 ) -> None:
@@ -188,7 +191,7 @@ def reverify(
     """
     from gymbox.evaluation.metrics_file import complete_metrics
 
-    changes = asyncio.run(_reverify(run, overrides or [], output, only, resume, force, folder))
+    changes = asyncio.run(_reverify(reader_of(run, rename), overrides or [], output, only, resume, force, folder))
     complete_metrics(changes.output)
     if as_json:
         print_json(changes.model_dump(mode="json"))
@@ -202,7 +205,7 @@ def reverify(
 
 
 async def _reverify(
-    run: Path, overrides: list[str], output: Path, only: str, resume: bool, force: bool, folders: list[Path]
+    reader: RunReader, overrides: list[str], output: Path, only: str, resume: bool, force: bool, folders: list[Path]
 ) -> Changes:
     import sys
 
@@ -217,13 +220,10 @@ async def _reverify(
 
     if only and only not in (kinds := [kind.value for kind in ErrorKind]):
         raise ConfigError(f"there is no kind of error {only!r}; {nearest(only, kinds)}")
-    reader = _reader(run)
-    if reader.manifest is None:
-        raise ConfigError(f"{run} has no manifest: only a run of gymbox can be scored anew")
     found = _environments(sorted({rollout.environment for rollout in reader}), folders, needed=True)
     output, unsafe = output_of(output, list(found.values()), force=force)
     if not found:
-        raise ConfigError(f"{run} has no rollouts")
+        raise ConfigError(f"{reader.path} has no rollouts")
     sys.path.append("")  # so that _target_ finds a class in the working directory
     handler = logs.setup(level="WARNING")
     names = ",".join(str(each.folder) for each in found.values())
@@ -242,12 +242,6 @@ async def _reverify(
             resume=resume,
             settings=settings.record(),
         )
-
-
-def _reader(run: Path) -> RunReader:
-    from gymbox.evaluation.rollouts import RunReader
-
-    return RunReader(run)
 
 
 def _policy(missing: str) -> Any:

@@ -28,6 +28,9 @@ from gymbox.embedded import EmbeddedController
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, Problem, nearest
 from gymbox.evaluation.metrics_file import complete_metrics
+from gymbox.evaluation.nemo_layout import nemo_files
+from gymbox.evaluation.nemo_writer import NEMO_FOLDER, write_nemo
+from gymbox.evaluation.rollouts import RunReader
 from gymbox.http import HttpClient
 from gymbox.judge import Judge, judge_of
 from gymbox.models.capture import Capture
@@ -36,7 +39,7 @@ from gymbox.plan import Plan
 from gymbox.progress import Progress, show
 from gymbox.providers import isolation_of, versions_of
 from gymbox.proxy import ProxySettings
-from gymbox.results import RunFolder, WriteFailed
+from gymbox.results import ROLLOUTS, RunFolder, WriteFailed
 from gymbox.rollout import RolloutController
 from gymbox.runner import Summary, run
 
@@ -121,6 +124,12 @@ class Run:
             raise ConfigError("runner.resume=true needs runner.output=DIR, the folder of the run to go on with")
         if runner.retry_failed and not runner.resume:
             raise ConfigError("runner.retry_failed=true needs runner.resume=true: it is for a run to go on with")
+        if runner.resume and nemo_files(self.output):
+            raise ConfigError(
+                f"{self.output} holds rollouts of NeMo Gym, and nothing there says which agent, model and environment "
+                "made them, so a run cannot go on with it; finish it by `gym eval run --resume`, or set another "
+                "runner.output=DIR"
+            )
         environments = self._environments()
         with Plan(environments, runner, cache_folder() / "datasets") as plan:
             inputs = plan.inputs() | {"agent": record(self.settings.agent), "model": record(self.settings.model)}
@@ -149,7 +158,7 @@ class Run:
                     gc.freeze()  # what start-up made is there to stay: no collection need look through it again
                     self._running = True
                     try:
-                        return await run(
+                        summary = await run(
                             plan,
                             self.settings.agent,
                             self.settings.model,
@@ -160,9 +169,20 @@ class Run:
                             stop=self._stop,
                             drop=self._drop,
                         )
+                        await asyncio.to_thread(self._lay_out, plan)
+                        return summary
                     finally:
                         self._running = False
                         self._handler.setStream(sys.__stderr__)
+
+    def _lay_out(self, plan: Plan) -> None:
+        """Write the run in NeMo Gym's layout, too, where that is asked for; the rollouts are safe in any case."""
+        if self.settings.runner.layout == "gymbox":
+            return
+        try:
+            write_nemo(RunReader(self.output), self.output / NEMO_FOLDER / ROLLOUTS, slots=plan, replace=True)
+        except ConfigError as error:
+            log.warning("no files in NeMo Gym's layout: %s", error)
 
     @asynccontextmanager
     async def _judge_recorded(self, judge: Judge | None, folder: RunFolder) -> AsyncIterator[None]:

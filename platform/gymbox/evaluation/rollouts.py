@@ -5,17 +5,34 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from gymbox.errors import ConfigError
+from gymbox.evaluation.given_rows import GivenRows, Place, place_of
+from gymbox.evaluation.nemo_layout import (
+    FAILURE,
+    INPUTS_SUFFIX,
+    JUDGE_ERROR,
+    OWN,
+    REPEAT,
+    ROLLOUT_ID,
+    TASK,
+    from_nemo,
+    nemo_files,
+)
 from gymbox.results import ROLLOUTS, manifest_in
 from gymbox.rollout import RolloutResult
 
 OURS = frozenset(
-    {*RolloutResult.model_fields, "agent_ref", "usage", "calls", "attempts", "failed_attempts", "reverified"}
+    {
+        *RolloutResult.model_fields,
+        *("agent_ref", "usage", "calls", "attempts", "failed_attempts", "reverified", "kept_artifacts", OWN),
+    }
 )
 """Keys of a line that are no part of its row, beside those that begin with `_ng_` or `ng_`."""
 
@@ -48,7 +65,14 @@ class Rollout:
     stop_reason: str | None
     attempts: int
     line: dict[str, Any] = field(repr=False, compare=False)
-    """All of it."""
+    """All of it; of NeMo Gym's, with what its row had more."""
+    given: dict[str, Any] | None = field(default=None, repr=False, compare=False)
+    """The row as NeMo Gym's files have it; None where they do not."""
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What the rollout was made from."""
+        return row_of(self.line if self.given is None else self.given)
 
     def at(self, path: str) -> Any:
         """What the line has at a dotted path (`verifier_metadata.subset`); None if nothing."""
@@ -59,21 +83,30 @@ class Rollout:
 
 
 class RunReader:
-    """Rollouts of a run's folder, or of a JSONL file; each iteration reads it anew and keeps one line in memory.
+    """Rollouts of a run's folder, of a folder of NeMo Gym's, or of a JSONL file with what NeMo Gym has beside it; each
+    iteration reads it anew and keeps one line in memory.
 
-    After an iteration `torn` says how many bytes of an unfinished last line were left out.
+    Of NeMo Gym's, a rollout that only its failures tell of has an error. After an iteration `torn` says how many bytes
+    of an unfinished last line were left out.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, names: Mapping[str, str] | None = None) -> None:
         """
+        Args:
+            names: what to call an environment, by the name that it has there.
+
         Raises:
             ConfigError: there is no such run or file, or its manifest is damaged.
         """
         self.path = path
-        self.file = path / ROLLOUTS if path.is_dir() else path
+        self.names = dict(names or {})
+        self.nemo = nemo_files(path)
+        self.file = self.nemo.rollouts if self.nemo else path / ROLLOUTS if path.is_dir() else path
         self.torn = 0
         if not self.file.is_file():
             raise ConfigError(f"{path} holds no rollouts: give the folder of a run, or a JSONL file of rollouts")
+        if self.file.name.endswith(INPUTS_SUFFIX):
+            raise ConfigError(f"{path} has the rows; the rollouts are in the file without {INPUTS_SUFFIX}")
         self.manifest = manifest_in(path)
 
     @property
@@ -86,27 +119,90 @@ class RunReader:
         told = (self.manifest.inputs.get("environments") or {}) if self.manifest else {}
         return (told.get(environment) or {}).get("dataset")
 
+    def given(self) -> dict[str, Counter[str]]:
+        """Of NeMo Gym's files: the rollouts there should be of each task, by environment; empty where they do not
+        tell.
+
+        Raises:
+            ConfigError: a line of the rows is damaged.
+        """
+        found: dict[str, Counter[str]] = {}
+        if self._rows:
+            for row in self._rows.first_of_each_task():
+                tasks = found.setdefault(self._called(environment_of(row)), Counter())
+                tasks[task_key(row)] += self._rows.repeats[row[TASK]]
+        return found
+
     def __iter__(self) -> Iterator[Rollout]:
         """
         Raises:
             ConfigError: a line that is not the last is damaged, or none of a rollout.
         """
         self.torn = 0
+        failures = self.nemo.failures if self.nemo and self.nemo.failures.is_file() else None
+        done: set[Place] = set()
+        for _, rollout in self._read(self.file):
+            if failures:
+                done.add(place_of(rollout.line))
+            yield rollout
+        if failures:
+            yield from self._failed(failures, done)
+
+    def _failed(self, failures: Path, done: set[Place]) -> Iterator[Rollout]:
+        """The last attempt at each rollout without a reward. Failures of other rows are of an earlier collection: NeMo
+        Gym leaves them where they are."""
+        last: dict[Place, int] = {}
+        attempts = Counter[Place]()
+        for offset, rollout in self._read(failures):
+            place = place_of(rollout.line)
+            if place not in done and (self._rows is None or rollout.given is not None or "rollout_id" in rollout.line):
+                last[place] = offset
+                attempts[place] += 1
+        with failures.open("rb") as file:
+            for place, offset in last.items():
+                file.seek(offset)
+                rollout = self._rollout(json.loads(file.readline()), 0)
+                yield rollout if "rollout_id" in rollout.line else replace(rollout, attempts=attempts[place])
+
+    def _read(self, path: Path) -> Iterator[tuple[int, Rollout]]:
+        """The rollouts of a file, each with where its line begins."""
+        offset = 0
         try:
-            with self.file.open("rb") as file:
+            with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
-                    if not line.strip():
-                        continue
-                    try:
-                        yield rollout_of(json.loads(line))
-                    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                        if not line.endswith(b"\n") and isinstance(error, ValueError):
-                            self.torn = len(line)
-                            return
-                        told = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-                        raise ConfigError(f"{self.file}:{number} is no rollout: {told}") from error
+                    if line.strip():
+                        try:
+                            rollout = self._rollout(json.loads(line), number)
+                        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                            if not line.endswith(b"\n") and isinstance(error, ValueError):
+                                self.torn += len(line)
+                                return
+                            told = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+                            raise ConfigError(f"{path}:{number} is no rollout: {told}") from error
+                        yield offset, rollout
+                    offset += len(line)
         except OSError as error:
-            raise ConfigError(f"cannot read {self.file}: {error.strerror}") from error
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+
+    def _rollout(self, read: dict[str, Any], number: int) -> Rollout:
+        line, given = from_nemo(read), None
+        if line is read and self._rows is not None and (place := place_of(line)) in self._rows:
+            given = self._rows[place]
+            line = {**given, **line}
+        rollout = rollout_of(line)
+        if rollout.index is None and "rollout_id" not in line:  # as older versions of NeMo Gym had it
+            rollout = replace(rollout, id=f"line-{number}")
+        called = self._called(rollout.environment)
+        if given is None and called == rollout.environment:
+            return rollout
+        return replace(rollout, given=given, environment=called)
+
+    def _called(self, environment: str) -> str:
+        return self.names.get(environment, environment)
+
+    @cached_property
+    def _rows(self) -> GivenRows | None:
+        return GivenRows(self.nemo.inputs) if self.nemo and self.nemo.inputs.is_file() else None
 
 
 def rollout_of(line: dict[str, Any]) -> Rollout:
@@ -115,27 +211,26 @@ def rollout_of(line: dict[str, Any]) -> Rollout:
     Raises:
         ValueError, KeyError, TypeError, AttributeError: it is none of a rollout, or its reward is no number.
     """
-    if "reward" not in line and "_ng_failure_class" not in line:
+    if "reward" not in line and FAILURE not in line:
         raise KeyError("reward")
-    failed = line.get("_ng_failure_class")  # NeMo Gym gives such rollouts a reward of 0, which nobody has measured
-    error = line.get("error") or ({"kind": failed, "detail": line.get("_ng_failure_judge_error")} if failed else None)
+    failed = line.get(FAILURE)  # NeMo Gym gives such rollouts a reward of 0, which nobody has measured
+    error = line.get("error") or ({"kind": failed, "detail": line.get(JUDGE_ERROR)} if failed else None)
     response, calls = line.get("response") or {}, line.get("calls") or {}
     usage = line.get("usage") or response.get("usage") or {}
     output, stop = response.get("output"), (response.get("metadata") or {}).get("stop_reason")
     results = [item for item in output or () if item.get("type") == "function_call_output"]
-    environment = line.get("environment") or (line.get("agent_ref") or {}).get("name") or "unknown"
-    index, repeat = line.get("_ng_task_index"), line.get("_ng_rollout_index")
+    index, repeat = line.get(TASK), line.get(REPEAT)
     return Rollout(
-        environment=str(environment),
+        environment=environment_of(line),
         task=task_key(line),
         index=index,
         repeat=repeat,
-        id=str(line.get("rollout_id") or line.get("_ng_rollout_id") or f"{index}:{repeat}"),
+        id=str(line.get("rollout_id") or line.get(ROLLOUT_ID) or f"{index}-{repeat}"),
         reward=None if error else _reward(line.get("reward")),
         error=str(error["kind"]) if error else None,
         detail=str(error.get("detail") or "") if error else "",
-        components=_numbers(line.get("reward_components")),
-        metrics=_numbers(line.get("metrics")),
+        components=numbers_in(line.get("reward_components")),
+        metrics=numbers_in(line.get("metrics")),
         input_tokens=_number(calls.get("input_tokens") or usage.get("input_tokens")),
         output_tokens=_number(calls.get("output_tokens") or usage.get("output_tokens")),
         cost=_number(calls.get("cost")),
@@ -147,6 +242,12 @@ def rollout_of(line: dict[str, Any]) -> Rollout:
         attempts=_number(line.get("attempts")) or 1,
         line=line,
     )
+
+
+def environment_of(line: dict[str, Any]) -> str:
+    """The environment's name; NeMo Gym knows it by its agent's."""
+    told = line.get("environment") or (line.get(OWN) or {}).get("environment")
+    return str(told or (line.get("agent_ref") or {}).get("name") or "unknown")
 
 
 def row_of(line: dict[str, Any]) -> dict[str, Any]:
@@ -162,8 +263,8 @@ def task_key(line: dict[str, Any]) -> str:
     for own in (line.get("task_id"), line.get("id")):
         if own is not None and own != "":
             return str(own)
-    if "rollout_id" not in line and line.get("_ng_task_index") is not None:
-        return f"row-{line['_ng_task_index']}"
+    if "rollout_id" not in line and line.get(TASK) is not None:
+        return f"row-{line[TASK]}"
     row = row_of(line)
     params = row.pop("responses_create_params", None) or {}
     kept = {name: params[name] for name in ("input", "instructions") if params.get(name) is not None}
@@ -184,7 +285,8 @@ def _number(value: Any) -> Any:
     return value if isinstance(value, int | float) and abs(value) <= sys.float_info.max else None
 
 
-def _numbers(values: Any) -> dict[str, float]:
+def numbers_in(values: Any) -> dict[str, float]:
+    """What of some values can be counted with."""
     if not isinstance(values, dict):
         return {}
     return {name: float(value) for name, value in values.items() if _number(value) is not None}

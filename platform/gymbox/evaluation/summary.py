@@ -139,9 +139,15 @@ def parts_of(reader: RunReader) -> dict[str, Part]:
     return _read(reader, None, None)[0]
 
 
-def pad(parts: dict[str, Part], reader: RunReader) -> dict[str, tuple[int, int]]:
-    """Enter what was planned and never done; of each environment that was planned, its tasks and the rollouts of
-    each."""
+def pad(parts: dict[str, Part], reader: RunReader) -> dict[str, int]:
+    """Enter what was planned and never done; the rollouts that were planned of each environment."""
+    if given := reader.given():
+        for name, tasks in given.items():
+            tallies = parts.setdefault(name, Part()).tallies
+            for task, count in tasks.items():
+                tally = tallies.setdefault(task, Tally())
+                tally.padding = max(0, count - tally.lines)
+        return {name: sum(tasks.values()) for name, tasks in given.items()}
     planned = _planned(reader)
     for name, (count, repeats) in planned.items():
         tallies = parts.setdefault(name, Part()).tallies
@@ -149,7 +155,7 @@ def pad(parts: dict[str, Part], reader: RunReader) -> dict[str, tuple[int, int]]
             tally.padding = max(0, repeats - tally.lines)
         for number in range(count - len(tallies)):
             tallies[f"(not done {number + 1})"] = Tally(padding=repeats)
-    return planned
+    return {name: count * repeats for name, (count, repeats) in planned.items()}
 
 
 def summary(
@@ -185,7 +191,7 @@ def summary(
         listed = list(parts)
         return _figures(listed, planned, missing, success, level, ks, answer is not None, seed)
 
-    whole = sum(count * repeats for count, repeats in planned.values()) if planned else None
+    whole = sum(planned.values()) if planned else None
     return Summary(
         run=reader.name,
         missing_policy=missing,
@@ -193,10 +199,7 @@ def summary(
         level=level,
         torn_bytes=reader.torn,
         total=figures(parts.values(), whole),
-        environments={
-            name: figures([parts[name]], planned[name][0] * planned[name][1] if name in planned else None)
-            for name in sorted(parts)
-        },
+        environments={name: figures([parts[name]], planned.get(name)) for name in sorted(parts)},
         subsets={
             name: {value: figures([part], None) for value, part in sorted(found.items())}
             for name, found in sorted(subsets.items())

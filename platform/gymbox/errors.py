@@ -120,6 +120,8 @@ class ErrorKind(StrEnum):
     """The agent raised."""
     VERIFY_FAILED = "verify_failed"
     """The environment's `verify` raised."""
+    ARTIFACTS_TOO_LARGE = "artifacts_too_large"
+    """What the agent left to be scored is more than the manifest's `artifact_limits` allow."""
     JUDGE_FAILED = "judge_failed"
     """The judge that `verify` asked gave no usable answer: it was not reached, refused, was garbled each time, or had
     no majority."""

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gymbox.artifacts import ARTIFACTS, ArtifactStore
 from gymbox.errors import ConfigError
 from gymbox.models.cassettes import CALLS, JUDGE_CALLS
 from gymbox.results import FAILURES, MANIFEST, METRICS, ROLLOUTS, RunManifest, Score, manifest_in, metrics_of, written
@@ -69,7 +70,7 @@ class Shard:
 
 def merged(paths: Sequence[Path], output: Path, *, partial: bool = False) -> RunManifest:
     """Write one run made of all these shards to `output`, whole or not at all; what is recorded of the calls of
-    their model and judge comes along.
+    their model and judge comes along, and the artifacts.
 
     Args:
         partial: also where shards are missing, or have not finished.
@@ -139,6 +140,9 @@ def _write(shards: Sequence[Shard], folder: Path) -> RunManifest:
             for cassette in sorted((shard.path / calls).glob("*.jsonl")):
                 (folder / calls).mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(cassette, folder / calls / f"{shard.manifest.run}-{cassette.name}")
+        store = ArtifactStore(folder)
+        for path in sorted((shard.path / ARTIFACTS).glob("*/*.tar.gz")):
+            store.take(ArtifactStore(shard.path), path.name.removesuffix(".tar.gz"))
     whole = len(shards) == shards[0].parts and all(shard.manifest.status == "finished" for shard in shards)
     first = shards[0].manifest
     manifest = first.model_copy(

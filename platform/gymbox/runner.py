@@ -11,13 +11,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from gymbox_sandbox.responses import Response
 from pydantic import BaseModel
 
 from gymbox import logs
 from gymbox.agents import Agent
+from gymbox.artifacts import ArtifactStore, KeptArtifacts
 from gymbox.errors import ErrorKind, Stage
 from gymbox.http import HttpClient
 from gymbox.models import Model
@@ -144,8 +145,12 @@ class _Run:
     endpoints: RolloutEndpoints
     capture: Capture | None
     gave_up: str = ""
+    artifacts: ArtifactStore = field(init=False)
     heard: Counter[ErrorKind | None] = field(default_factory=Counter)
     """How rollouts have ended in this start of the run; None: with a reward."""
+
+    def __post_init__(self) -> None:
+        self.artifacts = ArtifactStore(self.folder.path, secrets=logs.hidden())
 
     async def work(self) -> None:
         """A crew of workers shares the slots that are left; memory does not grow with their number."""
@@ -215,6 +220,14 @@ class _Run:
         # a sandbox of an earlier attempt may still be there, and the same id would mean the same, used sandbox
         sandbox = id if (manifest.starts, attempt) == (1, 1) else f"{id}.{manifest.starts}.{attempt}"
         entered = partial(self.watcher.entered, slot) if self.watcher else _unheard
+        kept: list[KeptArtifacts | None] = []
+
+        async def keep(file: IO[bytes]) -> None:
+            try:
+                kept.append(await self.artifacts.keep(file))
+            except OSError as error:  # a verdict is worth having without them
+                log.warning("rollout %s: its artifacts are not kept: %s", id, error)
+
         result = await run_rollout(
             slot.row.fields,
             slot.environment,
@@ -225,7 +238,10 @@ class _Run:
             sandbox,
             entered,
             self.endpoints,
+            keep,
         )
+        if kept and kept[-1] is not None:
+            result = result.model_copy(update={"kept_artifacts": kept[-1].model_dump()})
         if self.capture is not None and self.capture.records(sandbox):
             result = await with_calls(result, self.capture, sandbox)
         return result.model_copy(update={"rollout_id": id})

@@ -16,13 +16,13 @@ ISLANDS = {
     "rollouts": {
         *("agents", "models", "rollout", "runner", "plan", "merge", "results", "dataset", "progress", "checks"),
         *("dataset_index", "row_check", "datasets"),
-        *("client", "sandbox_client", "judge"),
+        *("client", "sandbox_client", "judge", "artifacts"),
     },
 }
 CONTRACTS = {
     "controller": {"providers"},
     "providers": {"setup_base_image"},
-    "evaluation": {"results", "rollout", "plan"},
+    "evaluation": {"results", "rollout", "plan", "artifacts"},
 }
 """What a provider is stands in `gymbox.providers` itself; that much the controller imports, and no provider. The base
 image is named where it is made. An evaluation reads what a run has written."""

@@ -185,7 +185,9 @@ def reverify(
     gymbox eval reverify runs/DIR -o runs/again provider=process
     gymbox eval reverify runs/DIR -o runs/again --only judge_failed judge=openai judge.name=NAME
 
-    Only where the environment's manifest says `reverify: stateless`.
+    Only where the environment's manifest says `reverify: stateless`, or `reverify: artifacts`: then what agents left
+    in their workspaces was kept in the run's folder, and is put into the fresh sandboxes. Of NeMo Gym's rollouts the
+    rows are read from the file beside them; --rename AGENT=ENVIRONMENT says what scores them.
 
     Exit code 0: done. 1: some could not be scored. 2: nothing was started.
     """
@@ -197,8 +199,12 @@ def reverify(
         print_json(changes.model_dump(mode="json"))
     else:
         told = [f"{changes.verified} scored anew", f"{len(changes.changed)} changed", f"{changes.copied} copied"]
+        if changes.without_artifacts:
+            told[-1] += f" ({changes.without_artifacts} because no artifacts are kept of them)"
         unsafe = "  (unsafe: rewards may depend on what is not stored)" if changes.unsafe else ""
         typer.echo(f"{changes.output}: {changes.done} of {changes.planned} rollouts; {', '.join(told)}{unsafe}")
+        for name, (old, new) in changes.environments.items():
+            typer.echo(f"  {name} is another than it was: digest {new:.12}, was {old:.12}")
         for id in changes.changed[:SHOWN]:
             typer.echo(f"  changed: {id}")
     raise typer.Exit(1 if changes.failed else 0)

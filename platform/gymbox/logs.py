@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal, TextIO
 from urllib.parse import quote
 
@@ -111,3 +112,21 @@ def setup(
     for chatty in ("asyncio", "aiohttp.access", "urllib3", "docker", "uvicorn"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     return handler
+
+
+@contextmanager
+def into(path: Path) -> Iterator[None]:
+    """Write what is logged inside to a file, too, a JSON object a line; one that is there is gone on with.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(JsonLines())
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()

@@ -4,6 +4,7 @@ rollouts.jsonl   one line a rollout, on disk before the rollout counts as done
 failures.jsonl   lines that were taken out of it, because their rollouts are done again
 manifest.json    what went in (digests, settings without secrets, versions), when, how it ended
 metrics.json     the scores, written at the end
+run.log          what was logged meanwhile, a JSON object a line
 """
 
 from __future__ import annotations

@@ -74,6 +74,7 @@ def metrics(
         by=by or None,
         answer=answer or None,
         tasks=tasks,
+        task_intervals=tasks,
     )
     environments = _environments(list(found.environments), folder, needed=own)
     more = _own(environments, reader) if own else {}
@@ -93,8 +94,8 @@ def metrics(
         )
     if tasks:
         table(
-            ["task", "rewards", "successes", "missing", "mean"],
-            [[each.task, each.n, each.c, each.missing, each.mean] for each in found.tasks],
+            ["task", "rewards", "successes", "missing", "mean", "interval"],
+            [[each.task, each.n, each.c, each.missing, each.mean, interval(each.interval)] for each in found.tasks],
         )
 
 

@@ -43,7 +43,8 @@ from gymbox.results import ROLLOUTS, RunFolder, WriteFailed
 from gymbox.rollout import RolloutController
 from gymbox.runner import Summary, run
 
-"""Folder in a run's in which the judge's calls are."""
+LOG = "run.log"
+"""What was logged, in a run's folder."""
 log = logging.getLogger(__name__)
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -152,6 +153,7 @@ class Run:
                     resume=runner.resume,
                     retry_failed=runner.retry_failed,
                 )
+                stack.enter_context(logs.into(folder.path / LOG))
                 await stack.enter_async_context(self._judge_recorded(sandboxes.judge, folder))
                 with Progress(self.console, plan, folder, sandboxes.count) as progress:
                     self._handler.setStream(sys.stderr)  # which the live display has replaced, so lines go above it

@@ -3,6 +3,7 @@ fields that they do not declare, so a line of its rollouts does not have them al
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ class GivenRows:
         """By task, the rollouts there should be."""
         try:
             self._file = path.open("rb")
+            weakref.finalize(self, self._file.close)
             offset = 0
             for number, line in enumerate(self._file, 1):
                 if line.strip():
@@ -60,9 +62,6 @@ class GivenRows:
         self._file.seek(self._offsets[key])
         row: dict[str, Any] = from_json(self._file.readline())
         return row
-
-    def close(self) -> None:
-        self._file.close()
 
     def first_of_each_task(self) -> list[dict[str, Any]]:
         """A row of each task, whichever repeat it is of."""

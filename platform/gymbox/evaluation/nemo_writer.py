@@ -192,7 +192,7 @@ def _named(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _put(file: IO[str], line: Mapping[str, Any]) -> None:
-    file.write(json.dumps(line, allow_nan=False) + "\n")
+    file.write(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 class _NewFile:
@@ -201,7 +201,8 @@ class _NewFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._new = path.with_name(f".{path.name}.new")
-        self.file = self._new.open("w")
+        # NeMo Gym's reader refuses half a surrogate pair, which a model may well emit
+        self.file = self._new.open("w", encoding="utf-8", errors="replace", newline="\n")
 
     def __enter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from gymbox.evaluation import formulas
+from gymbox.evaluation.intervals import Intervals
 from gymbox.evaluation.rollouts import RunReader
 from gymbox.evaluation.tallies import Missing, Spread, Sums, Tally, together
 from gymbox.plan import RunnerSettings
@@ -101,6 +102,10 @@ class TaskFigures(_Frozen):
     missing: int
     mean: float | None
     deviation: float | None
+    standard_error: float | None
+    """Of the mean, tries taken as independent."""
+    interval: tuple[float, float] | None
+    """Of the mean: a bootstrap over tries; None unless `task_intervals` were asked for."""
     errors: dict[str, int]
 
 
@@ -168,6 +173,7 @@ def summary(
     by: str | None = None,
     answer: str | None = None,
     tasks: bool = False,
+    task_intervals: bool = False,
     seed: int = 0,
 ) -> Summary:
     """The figures of a run. What is kept in memory grows with its rewards, not with its lines.
@@ -180,6 +186,7 @@ def summary(
         by: dotted path of a field in the lines whose values tell subsets apart.
         answer: dotted path of the answer, for votes.
         tasks: with the figures of each task.
+        task_intervals: and their intervals, which take milliseconds each where rewards are not just 0 and 1.
 
     Raises:
         ConfigError: a line is damaged.
@@ -191,6 +198,7 @@ def summary(
         listed = list(parts)
         return _figures(listed, planned, missing, success, level, ks, answer is not None, seed)
 
+    intervals = Intervals(level, seed) if task_intervals else None
     whole = sum(planned.values()) if planned else None
     return Summary(
         run=reader.name,
@@ -205,7 +213,7 @@ def summary(
             for name, found in sorted(subsets.items())
         },
         tasks=[
-            task_figures(name, task, tally, missing, success)
+            task_figures(name, task, tally, missing, success, intervals)
             for name in sorted(parts)
             for task, tally in parts[name].tallies.items()
             if tally.lines
@@ -215,7 +223,9 @@ def summary(
     )
 
 
-def task_figures(environment: str, task: str, tally: Tally, missing: Missing, success: float) -> TaskFigures:
+def task_figures(
+    environment: str, task: str, tally: Tally, missing: Missing, success: float, intervals: Intervals | None = None
+) -> TaskFigures:
     """Of one task."""
     rewards = tally.counted(missing)
     return TaskFigures(
@@ -228,6 +238,8 @@ def task_figures(environment: str, task: str, tally: Tally, missing: Missing, su
         missing=tally.missing,
         mean=formulas.mean(rewards),
         deviation=formulas.deviation(rewards),
+        standard_error=formulas.standard_error(rewards),
+        interval=intervals.of(rewards) if intervals else None,
         errors=dict(tally.errors),
     )
 

@@ -161,10 +161,12 @@ async def test_what_agents_left_is_scored_by_a_mended_verifier(gymbox: Gymbox, p
 async def test_a_run_in_nemo_gyms_layout_is_one_to_every_command(gymbox: Gymbox) -> None:
     ended = await gymbox.run(
         "environment=counter,weather", "model=scripted", "provider=process", "runner.limit=2", "runner.repeats=2",
-        "runner.output=run", "runner.layout=nemo",
+        "runner.output=run", "runner.layout=nemo", "-v",
     )  # fmt: skip
     assert ended.code == 0, ended.err
     theirs = gymbox.folder / "run" / "nemo_gym"
+    logged = [json.loads(text) for text in (gymbox.folder / "run" / "run.log").read_text().splitlines()]
+    assert sum(each["message"].startswith("rollout ") for each in logged) == 8
     assert sorted(path.name for path in theirs.iterdir()) == [
         "rollouts.jsonl",
         "rollouts_aggregate_metrics.json",

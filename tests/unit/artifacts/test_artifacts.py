@@ -16,7 +16,7 @@ from gymbox.errors import RolloutFailure
 
 
 def tar_of(files: dict[str, bytes]) -> IO[bytes]:
-    file = TemporaryFile()
+    file = TemporaryFile()  # noqa: SIM115  whoever gets it closes it
     with tarfile.open(fileobj=file, mode="w") as archive:
         for name, content in files.items():
             info = tarfile.TarInfo(name)

@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy
 import pytest
 from gymbox.evaluation.profile import profile
 from gymbox.evaluation.rollouts import RunReader
 from gymbox.evaluation.summary import summary
+from scipy import stats
 
 from tests.unit.evaluation.conftest import line
 
@@ -66,6 +68,19 @@ def test_tasks_with_fewer_than_k_tries_are_left_out_of_k(uneven: RunReader) -> N
     assert found.environments["counter"].pass_all[2].value == pytest.approx(1 / 3)
     told = [(task.task, task.lines, task.n, task.c, task.missing, task.mean) for task in found.tasks]
     assert told == [("a", 3, 3, 2, 0, pytest.approx(2 / 3)), ("b", 3, 1, 0, 2, 0.0), ("c", 2, 0, 0, 3, None)]
+
+
+def test_tasks_have_errors_and_intervals_of_their_own(run: Run) -> None:
+    rewards = [0.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0]
+    lines = [line(task, repeat, reward) for task in ("a", "b") for repeat, reward in enumerate(rewards)]
+    reader = RunReader(run(*lines, line("c", 0, 1.0)))
+    a, b, c = summary(reader, tasks=True, task_intervals=True).tasks
+    assert a.standard_error == pytest.approx(stats.sem(rewards))
+    expected = stats.bootstrap((rewards,), numpy.mean, method="percentile", rng=0).confidence_interval
+    assert a.interval == pytest.approx((expected.low, expected.high), abs=0.126)  # one try of eight
+    assert b.interval == a.interval
+    assert (c.standard_error, c.interval) == (None, None)
+    assert summary(reader, tasks=True).tasks[0].interval is None
 
 
 def test_k_can_be_chosen_and_may_be_more_than_there_is(uneven: RunReader) -> None:

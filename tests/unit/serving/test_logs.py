@@ -101,3 +101,16 @@ def test_a_json_line_holds_the_traceback(written):
         log.exception("failed")
 
     assert "ZeroDivisionError" in json.loads(written.getvalue())["traceback"]
+
+
+def test_a_file_gets_what_is_logged_meanwhile_and_is_gone_on_with(tmp_path):
+    logs.hide("hunter2-hunter2")
+    for text in ("first", "second hunter2-hunter2"):
+        with logs.into(tmp_path / "run.log"):
+            log.warning(text)
+        log.warning("outside")
+
+    told = [json.loads(line)["message"] for line in (tmp_path / "run.log").read_text().splitlines()]
+    assert told[0] == "first"
+    assert told[1].startswith("second [redacted ")
+    assert len(told) == 2

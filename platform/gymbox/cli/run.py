@@ -82,6 +82,8 @@ def run_(
         typer.echo(summary.model_dump_json(indent=2))
     else:
         show(summary, Console(), program=program(), resume=going.resume, onward=going.onward)
+        if settings.runner.layout == "nemo":
+            typer.echo(f"nemo     {summary.folder / NEMO_FOLDER / ROLLOUTS}")
     if summary.status == "interrupted":
         raise typer.Exit(128 + going.signal)
     raise typer.Exit(0 if summary.complete else 1)

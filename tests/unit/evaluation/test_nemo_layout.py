@@ -142,6 +142,14 @@ def test_what_was_set_aside_is_a_failed_attempt_once(mixed: Path, tmp_path: Path
     assert len(list(RunReader(tmp_path / "r.jsonl"))) == 6
 
 
+def test_half_a_surrogate_pair_is_no_stumbling_block(run: Callable[..., Path], tmp_path: Path) -> None:
+    said = {"type": "message", "role": "assistant", "content": "half \ud83d and whole \U0001f600\u2028"}
+    folder = run(ours("a", 0, 0, 1.0, response={"output": [said]}))
+    write_nemo(RunReader(folder), tmp_path / "r.jsonl")
+    text = (tmp_path / "r.jsonl").read_bytes().decode()  # which is all that a strict reader asks
+    assert json.loads(text)["response"]["output"][0]["content"] == "half ? and whole \U0001f600\u2028"
+
+
 def test_rows_that_a_run_never_came_to_are_counted(run: Callable[..., Path], tmp_path: Path) -> None:
     written = write_nemo(RunReader(run(ours("a", 0, 0, 1.0), rows=3)), tmp_path / "r.jsonl")
     assert (written.inputs, written.unknown) == (1, 2)

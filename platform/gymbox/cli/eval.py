@@ -175,6 +175,7 @@ def reverify(
     output: Path = typer.Option(..., "--output", "-o", help="Folder for the run with new rewards; a new one."),
     only: str = typer.Option("", "--only", help="Only rollouts that ended in this kind of error, as judge_failed."),
     resume: bool = typer.Option(False, "--resume", help="Go on in the output."),
+    limit: int = typer.Option(None, "--limit", min=1, help="Rollouts to do now; --resume goes on with the others."),
     force: bool = typer.Option(False, "--force", help="Also where that may go wrong, into a folder unsafe_…"),
     rename: list[str] = Rename,
     folder: list[Path] = Folders,
@@ -194,7 +195,9 @@ def reverify(
     """
     from gymbox.evaluation.metrics_file import complete_metrics
 
-    changes = asyncio.run(_reverify(reader_of(run, rename), overrides or [], output, only, resume, force, folder))
+    changes = asyncio.run(
+        _reverify(reader_of(run, rename), overrides or [], output, only, resume, limit, force, folder)
+    )
     complete_metrics(changes.output)
     if as_json:
         print_json(changes.model_dump(mode="json"))
@@ -212,7 +215,14 @@ def reverify(
 
 
 async def _reverify(
-    reader: RunReader, overrides: list[str], output: Path, only: str, resume: bool, force: bool, folders: list[Path]
+    reader: RunReader,
+    overrides: list[str],
+    output: Path,
+    only: str,
+    resume: bool,
+    limit: int | None,
+    force: bool,
+    folders: list[Path],
 ) -> Changes:
     import sys
 
@@ -247,6 +257,7 @@ async def _reverify(
             only=only or None,
             concurrency=settings.runner.concurrency,
             resume=resume,
+            limit=limit,
             settings=settings.record(),
         )
 

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ async def reverified(
     only: str | None = None,
     concurrency: int = 8,
     resume: bool = False,
+    limit: int | None = None,
     settings: dict[str, Any] | None = None,
     told: Callable[[Rollout, RolloutError | float], None] = lambda rollout, outcome: None,
 ) -> Changes:
@@ -91,6 +93,7 @@ async def reverified(
         environments: by name, all that the run has.
         only: a kind of error; lines that did not end so are copied.
         resume: go on in `output` with what is not done there.
+        limit: lines to write in this start; a resume goes on with the others.
 
     Raises:
         ConfigError: `output` holds something else, or the run is damaged.
@@ -118,11 +121,11 @@ async def reverified(
     work = _Work(folder, environments, controller, only, unsafe, run, changes, told, *stores)
     status: Status = "failed"
     try:
-        left = (rollout for rollout in reader if rollout.id not in folder.done)
+        left = islice((rollout for rollout in reader if rollout.id not in folder.done), limit)
         async with asyncio.TaskGroup() as crew:
             for _ in range(min(concurrency, planned - len(folder.done))):
                 crew.create_task(work.through(left))
-        status = "finished"
+        status = "finished" if len(folder.done) == planned else "interrupted"
     except asyncio.CancelledError:
         status = "interrupted"
         raise

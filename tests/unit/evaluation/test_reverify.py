@@ -145,6 +145,16 @@ async def test_what_fails_has_an_error_and_no_reward(stored: Path, environment: 
     assert lines_of(tmp_path / "third")["a"]["error"]["stage"] == "provision"
 
 
+async def test_few_can_be_tried_first(stored: Path, environment: Environment, tmp_path: Path) -> None:
+    output = tmp_path / "again"
+    changes = await reverified(RunReader(stored), {"counter": environment}, Sandboxes(), output, limit=2)
+    assert (changes.planned, changes.done, changes.verified) == (4, 2, 2)
+    assert json.loads((output / "manifest.json").read_text())["status"] == "interrupted"
+    changes = await reverified(RunReader(stored), {"counter": environment}, Sandboxes(), output, resume=True)
+    assert (changes.done, changes.verified) == (4, 1)
+    assert json.loads((output / "manifest.json").read_text())["status"] == "finished"
+
+
 async def test_what_was_stopped_goes_on_where_it_was(stored: Path, environment: Environment, tmp_path: Path) -> None:
     output, sandboxes = tmp_path / "again", Sandboxes()
     sandboxes.gate = asyncio.Event()

@@ -26,6 +26,7 @@ from typing import IO
 from pydantic import BaseModel, ConfigDict, Field
 
 from gymbox.errors import ErrorKind, RolloutFailure
+from gymbox.results import sync
 
 ARTIFACTS = "artifacts"
 """Folder of the artifacts in a run's."""
@@ -95,7 +96,7 @@ class ArtifactStore:
                 new.replace(path)
             finally:
                 new.unlink(missing_ok=True)
-            _sync(path.parent)
+            sync(path.parent)
         return kept
 
     def _has_secret(self, file: IO[bytes]) -> bool:
@@ -165,11 +166,3 @@ def members_in(file: IO[bytes]) -> int:
 
 def _gone(text: str) -> RolloutFailure:
     return RolloutFailure(ErrorKind.VERIFY_FAILED, text)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -224,7 +224,7 @@ class RunFolder:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             new.replace(path)
-            _sync(self.path)
+            sync(self.path)
         finally:
             os.close(before)
         self.done, self.scores, self.total, self._size = set(), {}, Score(), 0
@@ -386,15 +386,15 @@ def written(path: Path, content: dict[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     except OSError:
         with suppress(OSError):
             new.unlink()
         raise
 
 
-def _sync(folder: Path) -> None:
-    # a new name is only sure to survive a crash once its folder is on disk
+def sync(folder: Path) -> None:
+    """Put a folder on disk: only then is a new name in it sure to survive a crash."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

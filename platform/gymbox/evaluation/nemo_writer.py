@@ -28,7 +28,7 @@ from gymbox.evaluation.nemo_layout import (
 )
 from gymbox.evaluation.rollouts import RunReader, row_of
 from gymbox.plan import Slot
-from gymbox.results import FAILURES
+from gymbox.results import FAILURES, sync
 
 NEMO_FOLDER = "nemo_gym"
 """Folder in a run's for its files in NeMo Gym's layout."""
@@ -218,3 +218,4 @@ class _NewFile:
         os.fsync(self.file.fileno())
         self.file.close()
         self._new.replace(self._path)
+        sync(self._path.parent)

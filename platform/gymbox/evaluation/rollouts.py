@@ -141,9 +141,9 @@ class RunReader:
         self.torn = 0
         failures = self.nemo.failures if self.nemo and self.nemo.failures.is_file() else None
         done: set[Place] = set()
-        for _, rollout in self._read(self.file):
+        for _, place, rollout in self._read(self.file):
             if failures:
-                done.add(place_of(rollout.line))
+                done.add(place)
             yield rollout
         if failures:
             yield from self._failed(failures, done)
@@ -153,8 +153,7 @@ class RunReader:
         Gym leaves them where they are."""
         last: dict[Place, int] = {}
         attempts = Counter[Place]()
-        for offset, rollout in self._read(failures):
-            place = place_of(rollout.line)
+        for offset, place, rollout in self._read(failures):
             if place not in done and (self._rows is None or rollout.given is not None or "rollout_id" in rollout.line):
                 last[place] = offset
                 attempts[place] += 1
@@ -164,22 +163,23 @@ class RunReader:
                 rollout = self._rollout(json.loads(file.readline()), 0)
                 yield rollout if "rollout_id" in rollout.line else replace(rollout, attempts=attempts[place])
 
-    def _read(self, path: Path) -> Iterator[tuple[int, Rollout]]:
-        """The rollouts of a file, each with where its line begins."""
+    def _read(self, path: Path) -> Iterator[tuple[int, Place, Rollout]]:
+        """The rollouts of a file, each with where its line begins, and by which numbers the file knows it."""
         offset = 0
         try:
             with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
                     if line.strip():
                         try:
-                            rollout = self._rollout(json.loads(line), number)
+                            read = json.loads(line)
+                            rollout = self._rollout(read, number)
                         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                             if not line.endswith(b"\n") and isinstance(error, ValueError):
                                 self.torn += len(line)
                                 return
                             told = f"it has no {error}" if isinstance(error, KeyError) else str(error)
                             raise ConfigError(f"{path}:{number} is no rollout: {told}") from error
-                        yield offset, rollout
+                        yield offset, place_of(read), rollout
                     offset += len(line)
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from error

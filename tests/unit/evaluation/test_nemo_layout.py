@@ -102,6 +102,16 @@ def test_a_run_in_its_layout_is_had_back_whole(mixed: Path, tmp_path: Path) -> N
     assert summary(reader).environments["counter"].missing == 1
 
 
+def test_a_failure_in_one_environment_is_not_hidden_by_a_reward_in_another(
+    run: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = run(ours("a", 0, 0, 1.0), ours("x", 0, 0, environment="weather"), rows=1)
+    write_nemo(RunReader(folder), tmp_path / "r.jsonl")
+    found = summary(RunReader(tmp_path / "r.jsonl"))
+    assert found.environments["weather"].errors == {"agent_failed": 1}
+    assert found.total.scored == 1
+
+
 def test_names_and_keys_are_nemo_gyms(mixed: Path, tmp_path: Path) -> None:
     write_nemo(RunReader(mixed), tmp_path / "r.jsonl")
     rollouts, failures = lines_of(tmp_path / "r.jsonl"), lines_of(tmp_path / "r_failures.jsonl")

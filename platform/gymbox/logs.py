@@ -9,7 +9,7 @@ import logging
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
@@ -114,6 +114,17 @@ def setup(
     return handler
 
 
+class _File(logging.FileHandler):
+    """What it cannot write is on the console all the same; a full disk is told of by whatever it stops."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
+        pass
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()
+
+
 @contextmanager
 def into(path: Path) -> Iterator[None]:
     """Write what is logged inside to a file, too, a JSON object a line; one that is there is gone on with.
@@ -121,7 +132,7 @@ def into(path: Path) -> Iterator[None]:
     Raises:
         OSError: it cannot be opened.
     """
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = _File(path, encoding="utf-8")
     handler.setFormatter(JsonLines())
     root = logging.getLogger()
     root.addHandler(handler)

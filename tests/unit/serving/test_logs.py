@@ -8,6 +8,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -114,3 +115,10 @@ def test_a_file_gets_what_is_logged_meanwhile_and_is_gone_on_with(tmp_path):
     assert told[0] == "first"
     assert told[1].startswith("second [redacted ")
     assert len(told) == 2
+
+
+def test_a_file_that_takes_no_more_is_no_error(capsys):
+    with logs.into(Path("/dev/full")):
+        log.warning("lost")
+
+    assert capsys.readouterr().err == ""

@@ -13,6 +13,7 @@ from gymbox_sandbox.tasks import Task, Verdict
 from pydantic import BaseModel, ConfigDict, Field
 
 from gymbox.agents import Agent, Tools
+from gymbox.agents.outcome import outcome_of
 from gymbox.artifacts import Keep
 from gymbox.environment import Environment
 from gymbox.errors import RolloutError, Stage
@@ -102,7 +103,7 @@ async def run_rollout(
                 clock.enter(Stage.RESET)
                 await sandbox.reset(public)
                 clock.enter(Stage.AGENT)
-                result.response = await agent.run(Task.model_validate(public), bound, sandbox.tools)
+                result.response = await outcome_of(agent, Task.model_validate(public), bound, sandbox.tools)
                 result.mask_reason = mask_reason(result.response.output)
                 clock.enter(Stage.VERIFY)
                 task, response = environment.for_verify(row), result.response

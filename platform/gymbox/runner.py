@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from gymbox_sandbox.responses import Response
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from gymbox import logs
 from gymbox.agents import Agent
@@ -27,9 +27,10 @@ from gymbox.models.cassettes import CALLS
 from gymbox.models.recorded import RecordedModel
 from gymbox.models.rollout_endpoints import RolloutEndpoints
 from gymbox.models.trajectories import has_token_ids, rebuilt, told_of
-from gymbox.plan import Plan, Slot
+from gymbox.plan import DEFAULT_AGENT, Plan, Slot
 from gymbox.results import RunFolder, Score, Status
 from gymbox.rollout import RolloutController, RolloutResult, run_rollout
+from gymbox.run_control import RunControl
 
 RETRY_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds before the second attempt, doubled for each further one; and at most."""
@@ -60,6 +61,8 @@ class Summary(BaseModel):
     done: int
     total: Score
     environments: dict[str, Score]
+    agents: dict[str, dict[str, Score]] = Field(default_factory=dict)
+    """By environment and agent, where there are several."""
     gave_up: str = ""
     """Why the run stopped of its own accord."""
 
@@ -67,6 +70,14 @@ class Summary(BaseModel):
     def complete(self) -> bool:
         """Whether every planned rollout has a reward."""
         return self.total.scored == self.planned
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """An agent, and the model that it asks."""
+
+    agent: Agent
+    model: Model
 
 
 async def run(
@@ -78,37 +89,40 @@ async def run(
     folder: RunFolder,
     *,
     watcher: Watcher | None = None,
-    stop: asyncio.Event | None = None,
-    drop: asyncio.Event | None = None,
+    control: RunControl | None = None,
+    players: Mapping[str, Player] | None = None,
     retry_pause: float = RETRY_PAUSE,
 ) -> Summary:
     """Do what `folder` has no line for yet, then close it.
 
-    One failed rollout never ends the others. Once `stop` is set no new one starts, and those under way get
-    `settings.grace` seconds; once `drop` is set, or this call is cancelled, they end at once. What was dropped has no
-    line. A run that gives up (`settings.give_up_after`) sets both itself.
+    One failed rollout never ends the others. Once `control` is stopped no new one starts, and those under way get
+    `settings.grace` seconds; once they are dropped, or this call is cancelled, they end at once. What was dropped has
+    no line. A run that gives up (`settings.give_up_after`) drops them itself.
 
     Args:
+        players: by name, the plan's `agents`; `agent` with `model` does what none of them is to do.
         retry_pause: seconds before the second attempt at a rollout.
 
     Raises:
         WriteFailed: a result could not be written; everything under way was dropped.
     """
-    stop, drop = stop or asyncio.Event(), drop or asyncio.Event()
+    control = control or RunControl()
     status: Status = "failed"
     capture, settings = None, plan.settings
     if settings.capture != "off":
         rate, secrets = settings.capture_rate, logs.hidden()
         capture = Capture(folder.path / CALLS, mode=settings.capture, rate=rate, secrets=secrets)
-        model = RecordedModel.of(model, capture)
-    endpoints = RolloutEndpoints(model, http)
-    run = _Run(plan, agent, model, controller, http, folder, watcher, stop, drop, retry_pause, endpoints, capture)
+    everyone: dict[str | None, Player] = {None: Player(agent, model)}
+    everyone.update(players or {})
+    members = _members(everyone, http, capture)
+    run = _Run(plan, members, controller, http, folder, watcher, control, retry_pause, capture)
     try:
         async with capture or nullcontext():
             try:
                 await run.work()
             finally:
-                await endpoints.close()
+                for member in members.values():
+                    await member.endpoints.close()
         if len(folder.done) == len(plan):
             status = "finished"
         elif not run.gave_up:
@@ -126,23 +140,41 @@ async def run(
         done=len(folder.done),
         total=folder.total,
         environments=folder.scores,
+        agents=folder.agents,
         gave_up=run.gave_up if status == "failed" else "",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    agent: Agent
+    model: Model
+    """Recorded, where the run's calls are."""
+    endpoints: RolloutEndpoints
+
+
+def _members(
+    players: Mapping[str | None, Player], http: HttpClient, capture: Capture | None
+) -> dict[str | None, _Member]:
+    """By the name of the agent; those who ask the same model share its endpoints."""
+    endpoints: dict[int, tuple[Model, RolloutEndpoints]] = {}
+    for player in players.values():
+        if id(player.model) not in endpoints:
+            model = player.model if capture is None else RecordedModel.of(player.model, capture)
+            endpoints[id(player.model)] = model, RolloutEndpoints(model, http)
+    return {name: _Member(player.agent, *endpoints[id(player.model)]) for name, player in players.items()}
 
 
 @dataclass
 class _Run:
     plan: Plan
-    agent: Agent
-    model: Model
+    members: Mapping[str | None, _Member]
     controller: RolloutController
     http: HttpClient
     folder: RunFolder
     watcher: Watcher | None
-    stop: asyncio.Event
-    drop: asyncio.Event
+    control: RunControl
     retry_pause: float
-    endpoints: RolloutEndpoints
     capture: Capture | None
     gave_up: str = ""
     artifacts: ArtifactStore = field(init=False)
@@ -158,11 +190,12 @@ class _Run:
         size = min(self.plan.settings.concurrency, len(self.plan) - len(self.folder.done))
         crew = [asyncio.create_task(self._worker(slots)) for _ in range(size)]
         everyone = asyncio.gather(*crew)
-        stopped, dropped = asyncio.create_task(self.stop.wait()), asyncio.create_task(self.drop.wait())
+        control = self.control
+        stopped, dropped = asyncio.create_task(control.stopped.wait()), asyncio.create_task(control.dropped.wait())
         ends: set[asyncio.Future[Any]] = {everyone, dropped}
         try:
             await asyncio.wait({*ends, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if not everyone.done() and not self.drop.is_set():
+            if not everyone.done() and not control.dropped.is_set():
                 grace = self.plan.settings.grace
                 log.warning("stopping: rollouts under way have %g s to end; again: drop them now", grace)
                 await asyncio.wait(ends, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
@@ -174,9 +207,7 @@ class _Run:
             await asyncio.gather(*crew, stopped, dropped, everyone, return_exceptions=True)
 
     async def _worker(self, slots: Iterator[Slot]) -> None:
-        for slot in slots:
-            if self.stop.is_set():
-                return
+        while await self.control.may_start() and (slot := next(slots, None)):
             if self.watcher:
                 self.watcher.started(slot)
             result: RolloutResult | None = None
@@ -197,15 +228,14 @@ class _Run:
         enough = self.plan.settings.give_up_after
         if result.error and kind in HOPELESS and not others and self.heard[kind] == enough:
             self.gave_up = f"the first {enough} rollouts all ended in {kind}: {result.error.detail}"
-            self.stop.set()
-            self.drop.set()
+            self.control.drop()
 
     async def _attempts(self, slot: Slot) -> tuple[RolloutResult, list[RolloutResult]]:
         """The last attempt, and the failed ones before it."""
         failed: list[RolloutResult] = []
         while True:
             result = await self._attempt(slot, len(failed) + 1)
-            if result.error is None or not result.error.retryable or self.stop.is_set():
+            if result.error is None or not result.error.retryable or self.control.stopped.is_set():
                 return result, failed
             if len(failed) + 1 >= self.plan.settings.attempts_at(result.error.kind):
                 return result, failed
@@ -228,16 +258,17 @@ class _Run:
             except OSError as error:  # a verdict is worth having without them
                 log.warning("rollout %s: its artifacts are not kept: %s", id, error)
 
+        member = self.members[slot.agent]
         result = await run_rollout(
             slot.row.fields,
             slot.environment,
-            self.agent,
-            self.model,
+            member.agent,
+            member.model,
             self.controller,
             self.http,
             sandbox,
             entered,
-            self.endpoints,
+            member.endpoints,
             keep,
         )
         if kept and kept[-1] is not None:
@@ -252,18 +283,29 @@ class _Run:
         Fields of the row that have the name of one of ours are overwritten.
         """
         response = result.response.dump() if result.response else None
+        agent = self.members[slot.agent].agent
         return {
             **slot.row.fields,
             "_ng_task_index": slot.row.index,
             "_ng_rollout_index": slot.repeat,
-            "agent_ref": slot.row.fields.get("agent_ref")
-            or {"type": "responses_api_agents", "name": type(self.agent).__name__},
+            "agent_ref": self._agent_ref(slot),
+            **({"skills_ref": agent.skills.ref} if agent.skills else {}),
             **result.model_dump(mode="json", exclude={"response"}),
             "response": response,
             "usage": response and response.get("usage"),
             "attempts": len(failed) + 1,
             "failed_attempts": [attempt.model_dump(mode="json", include={"error", "timings"}) for attempt in failed],
         }
+
+    def _agent_ref(self, slot: Slot) -> Any:
+        """By its name, where the run has several; else as the row has it, or by its class."""
+        if self.plan.agents:
+            name = slot.agent or DEFAULT_AGENT
+        elif named := slot.row.fields.get("agent_ref"):
+            return named
+        else:
+            name = type(self.members[None].agent).__name__
+        return {"type": "responses_api_agents", "name": name}
 
 
 async def with_calls(result: RolloutResult, capture: Capture, attempt: str) -> RolloutResult:

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PLATFORM = ROOT / "platform" / "gymbox"
-BOTTOM = {"errors", "http", "environment", "guard", "lifetime", "logs", "serving", "sockets", "api_page"}
+BOTTOM = {"errors", "http", "environment", "guard", "lifetime", "logs", "redaction", "serving", "sockets", "api_page"}
 ISLANDS = {
     "controller": {"controller"},
     "proxy": {"proxy"},
@@ -16,7 +16,7 @@ ISLANDS = {
     "rollouts": {
         *("agents", "models", "rollout", "runner", "plan", "merge", "results", "dataset", "progress", "checks"),
         *("dataset_index", "row_check", "datasets"),
-        *("client", "sandbox_client", "judge", "artifacts"),
+        *("client", "sandbox_client", "judge", "artifacts", "run_control"),
     },
 }
 CONTRACTS = {
@@ -26,7 +26,7 @@ CONTRACTS = {
 }
 """What a provider is stands in `gymbox.providers` itself; that much the controller imports, and no provider. The base
 image is named where it is made. An evaluation reads what a run has written."""
-TOP = {"cli", "config", "embedded", "doctor"}
+TOP = {"cli", "config", "embedded", "doctor", "runs"}
 STANDALONE = {"setup_docker", "setup_base_image", "setup_bubblewrap"}
 
 

@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gymbox.cli import Commands
-from gymbox.cli.controllers import ask, check
+from gymbox.cli.controllers import ask
 from gymbox.cli.places import admin_token, environment_folders, program, state_folder
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, Problem
@@ -277,11 +277,12 @@ async def _controller(
     from gymbox.client import ControllerClient
     from gymbox.embedded import EmbeddedController
     from gymbox.judge import Judge
+    from gymbox.runs.reach import check_controller
 
     judge = Judge(settings.judge, http) if settings.judge is not None else None
     if settings.controller:
         client = ControllerClient(settings.controller, admin_token(), http, judge=judge)
-        await check(client, [environment])
+        await check_controller(client, [environment])
         yield client
         return
     catalog = Catalog([environment.folder.parent])

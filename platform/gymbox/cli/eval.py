@@ -84,24 +84,34 @@ def metrics(
         return
     for name, figures in found.environments.items():
         print_figures(name, figures, found, key.get(name) or {}, more.get(name) or {})
-    for name, subsets in found.subsets.items():
-        table(
-            [f"{name}, by {by}", "tasks", "rewards", "missing", "mean", "interval"],
-            [
-                [value, each.tasks, each.counted, each.missing, each.mean, interval(each.interval)]
-                for value, each in subsets.items()
-            ],
-        )
+    for told, shares in (("agent", found.agents), (by, found.subsets)):
+        for name, parts in shares.items():
+            table(
+                [f"{name}, by {told}", "tasks", "rewards", "missing", "mean", "interval"],
+                [
+                    [value, each.tasks, each.counted, each.missing, each.mean, interval(each.interval)]
+                    for value, each in parts.items()
+                ],
+            )
     if tasks:
         table(
-            ["task", "rewards", "successes", "missing", "mean", "interval"],
-            [[each.task, each.n, each.c, each.missing, each.mean, interval(each.interval)] for each in found.tasks],
+            ["task", *(["agent"] if found.agents else []), "rewards", "successes", "missing", "mean", "interval"],
+            [
+                [
+                    *(each.task, *([each.agent] if found.agents else [])),
+                    *(each.n, each.c, each.missing, each.mean, interval(each.interval)),
+                ]
+                for each in found.tasks
+            ],
         )
 
 
 @app.command()
 def compare(
-    runs: list[Path] = typer.Argument(metavar="RUN RUN...", help="The first is what the others are compared with."),
+    runs: list[Path] = typer.Argument(
+        metavar="RUN",
+        help="The first is what the others are compared with; of one alone, its agents. DIR:AGENT is one of them.",
+    ),
     missing: str = Missing_,
     success: float = Success,
     level: float = Level,
@@ -115,6 +125,7 @@ def compare(
 
     \b
     gymbox eval compare runs/before runs/after --fail-if-worse
+    gymbox eval compare runs/of_several_agents
 
     Exit code 0: compared. 1: with --fail-if-worse, a run is worse than the first. 2: they cannot be compared.
     """
@@ -226,14 +237,15 @@ async def _reverify(
 ) -> Changes:
     import sys
 
-    from rich.console import Console
-
     from gymbox import logs
-    from gymbox.cli.run import Run, check_judge
+    from gymbox.cli.places import here
     from gymbox.config import compose
     from gymbox.errors import ErrorKind
     from gymbox.evaluation.reverify import output_of, reverified
     from gymbox.http import HttpClient
+    from gymbox.runs.job import check_judge
+    from gymbox.runs.readiness import until_ready
+    from gymbox.runs.sandbox_source import sandbox_source
 
     if only and only not in (kinds := [kind.value for kind in ErrorKind]):
         raise ConfigError(f"there is no kind of error {only!r}; {nearest(only, kinds)}")
@@ -242,24 +254,25 @@ async def _reverify(
     if not found:
         raise ConfigError(f"{reader.path} has no rollouts")
     sys.path.append("")  # so that _target_ finds a class in the working directory
-    handler = logs.setup(level="WARNING")
+    logs.setup(level="WARNING")
     names = ",".join(str(each.folder) for each in found.values())
     settings = compose([f"environment=[{names}]", "model=scripted", *overrides])
     check_judge(list(found.values()), settings)
-    sandboxes = Run(settings, overrides, Console(stderr=True), handler).sandboxes
-    async with HttpClient() as http, sandboxes(list(found.values()), http) as place:
-        return await reverified(
-            reader,
-            found,
-            place.controller,
-            output,
-            unsafe=unsafe,
-            only=only or None,
-            concurrency=settings.runner.concurrency,
-            resume=resume,
-            limit=limit,
-            settings=settings.record(),
-        )
+    async with HttpClient() as http:
+        await until_ready([settings.judge], http, settings.runner.ready_timeout)
+        async with sandbox_source(settings, list(found.values()), http, here()) as source:
+            return await reverified(
+                reader,
+                found,
+                source.controller,
+                output,
+                unsafe=unsafe,
+                only=only or None,
+                concurrency=settings.runner.concurrency,
+                resume=resume,
+                limit=limit,
+                settings=settings.record(),
+            )
 
 
 def _policy(missing: str) -> Any:

@@ -12,8 +12,7 @@ from pathlib import Path
 import gymbox
 from gymbox import logs
 from gymbox.errors import ConfigError
-
-TOKEN_VARIABLE = "GYMBOX_TOKEN"
+from gymbox.runs.places import TOKEN_VARIABLE, Places
 
 
 def program() -> str:
@@ -23,6 +22,15 @@ def program() -> str:
         called = Path(sys.executable).with_name("gymbox")
     on_path = shutil.which("gymbox")
     return "gymbox" if on_path and Path(on_path).resolve() == called.resolve() else shlex.quote(str(called))
+
+
+def here() -> Places:
+    """What a run that is started here needs to know.
+
+    Raises:
+        ConfigError: see `admin_token`.
+    """
+    return Places(tuple(environment_folders()), state_folder(), cache_folder(), admin_token())
 
 
 def environment_folders() -> list[Path]:

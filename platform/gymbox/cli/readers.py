@@ -13,7 +13,10 @@ from gymbox.errors import ConfigError
 if TYPE_CHECKING:
     from gymbox.evaluation.rollouts import RunReader
 
-Run_ = typer.Argument(metavar="RUN", help="Folder of a run, or a JSONL file of rollouts; NeMo Gym's, too.")
+Run_ = typer.Argument(
+    metavar="RUN",
+    help="Folder of a run, or a JSONL file of rollouts; NeMo Gym's, too. DIR:AGENT is one of a run's several agents.",
+)
 Rename = typer.Option(
     [], "--rename", metavar="OLD=NEW", help="Another name for an environment (in NeMo Gym's files, an agent)."
 )
@@ -23,11 +26,14 @@ AsJson = typer.Option(False, "--json", help="Print JSON.")
 def reader_of(run: Path, rename: Sequence[str] = ()) -> RunReader:
     """
     Raises:
-        ConfigError: it holds no rollouts, or a new name is not written OLD=NEW.
+        ConfigError: it holds no rollouts, it has no such agent, or a new name is not written OLD=NEW.
     """
     from gymbox.evaluation.rollouts import RunReader
 
     pairs = [text.partition("=") for text in rename]
     if wrong := [text for text, (old, _, new) in zip(rename, pairs, strict=True) if not old or not new]:
         raise ConfigError(f"--rename {wrong[0]}: write OLD=NEW, as simple_agent=counter")
-    return RunReader(run, names={old: new for old, _, new in pairs})
+    names = {old: new for old, _, new in pairs}
+    path, colon, agent = str(run).rpartition(":")
+    one = colon and path and not run.exists()
+    return RunReader(Path(path), agent, names=names) if one else RunReader(run, names=names)

@@ -38,6 +38,7 @@ def line_of(rollout: Rollout) -> dict[str, Any]:
         TASK: rollout.index,
         REPEAT: rollout.repeat,
         "agent_ref": line.get("agent_ref"),
+        **({"skills_ref": line["skills_ref"]} if "skills_ref" in line else {}),
         "rollout_id": rollout.id,
         "task_id": rollout.task,
         "environment": rollout.environment,

@@ -83,15 +83,18 @@ def nemo_files(path: Path) -> NemoFiles | None:
 @dataclass(slots=True)
 class Numbering:
     """What makes the lines of a run with several environments those of one file: NeMo Gym numbers the rows of a file
-    through, and knows environments by their agent's name alone."""
+    through, and knows environments by their agent's name alone. To it a task that several agents do is one of each."""
 
-    offsets: Mapping[str, int] = field(default_factory=dict)
-    """By environment, the number of its first row."""
+    offsets: Mapping[tuple[str, str | None], int] = field(default_factory=dict)
+    """By environment, and where each of several agents did all tasks by agent, the number of its first row."""
+    crossed: bool = False
+    """Whether each agent did all tasks."""
     shared_agents: frozenset[str] = frozenset()
     """Names of agents that more than one environment has."""
 
-    def task(self, environment: str, index: int) -> int:
-        return self.offsets.get(environment, 0) + index
+    def task(self, environment: str, agent: Mapping[str, Any] | None, index: int) -> int:
+        name = (agent or {}).get("name") if self.crossed else None
+        return self.offsets.get((environment, name), 0) + index
 
     def agent(self, environment: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
         """The `agent_ref` of a line."""
@@ -106,7 +109,7 @@ def to_nemo(line: Mapping[str, Any], numbering: Numbering) -> dict[str, Any]:
     found = {name: value for name, value in line.items() if name not in _KEPT_APART}
     environment = str(line["environment"])
     for name, value in (
-        (TASK, numbering.task(environment, line[TASK])),
+        (TASK, numbering.task(environment, line.get("agent_ref"), line[TASK])),
         ("agent_ref", numbering.agent(environment, line.get("agent_ref"))),
         ("response", line.get("response") or {}),
     ):

@@ -26,8 +26,9 @@ from gymbox.evaluation.nemo_layout import (
     failure,
     to_nemo,
 )
-from gymbox.evaluation.rollouts import RunReader, row_of
-from gymbox.plan import Slot
+from gymbox.evaluation.parts import planned_of
+from gymbox.evaluation.rollouts import RunReader, agent_of, row_of
+from gymbox.plan import DEFAULT_AGENT, Slot
 from gymbox.results import FAILURES, sync
 
 NEMO_FOLDER = "nemo_gym"
@@ -88,15 +89,19 @@ def _numbering(reader: RunReader) -> Numbering:
         if "rollout_id" not in rollout.line or rollout.index is None:
             raise ConfigError(f"{reader.path} is no run of gymbox, so there is nothing to convert")
         highest[rollout.environment] = max(highest.get(rollout.environment, -1), rollout.index)
-        name = (rollout.line.get("agent_ref") or {}).get("name")
-        agents.setdefault(str(name or rollout.environment), set()).add(rollout.environment)
+        agents.setdefault(rollout.agent or rollout.environment, set()).add(rollout.environment)
     told = (reader.manifest.inputs.get("environments") or {}) if reader.manifest else {}
     rows = {name: (told.get(name) or {}).get("rows") for name in {**told, **highest}}
+    for agent in reader.agents:  # also of what it has not come to yet, so that names stay as they are
+        agents.setdefault(agent, set()).update(rows)
+    crossed = reader.crossed and bool(reader.agents)
+    everyone: list[str | None] = [*reader.agents] if crossed else [None]
     offsets, next_one = {}, 0
     for name, count in rows.items():
-        offsets[name] = next_one
-        next_one += count if count is not None else highest.get(name, -1) + 1
-    return Numbering(offsets, frozenset(name for name, having in agents.items() if len(having) > 1))
+        for one in everyone:
+            offsets[name, one] = next_one
+            next_one += count if count is not None else highest.get(name, -1) + 1
+    return Numbering(offsets, crossed, frozenset(name for name, having in agents.items() if len(having) > 1))
 
 
 @dataclass(slots=True)
@@ -136,17 +141,25 @@ class _Writing:
             self.written.rollouts += 1
         for slot in slots or ():
             name, row = slot.environment.name, slot.row
-            agent = row.fields.get("agent_ref") or agents.get(name)
+            if self.reader.agents:
+                agent: Any = {"name": slot.agent or DEFAULT_AGENT}
+            else:
+                agent = row.fields.get("agent_ref") or agents.get(name)
             self._give(inputs, name, row.fields, row.index, slot.repeat, agent)
-        planned = self.reader.manifest.planned if self.reader.manifest else self.written.inputs
-        self.written.unknown = max(0, planned - self.written.inputs)
+        self.written.unknown = max(0, self._planned() - self.written.inputs)
         found.write(aggregates, self.expected)
         return self.written
+
+    def _planned(self) -> int:
+        """Rollouts there should be, as far as that is known."""
+        if self.reader.agent is not None:
+            return sum(each.rollouts for each in planned_of(self.reader).values())
+        return self.reader.manifest.planned if self.reader.manifest else 0
 
     def _give(
         self, file: IO[str], environment: str, row: Mapping[str, Any], index: int, repeat: int, agent: Any
     ) -> None:
-        task = self.numbering.task(environment, index)
+        task = self.numbering.task(environment, agent, index)
         told = {TASK: task, REPEAT: repeat, "agent_ref": self.numbering.agent(environment, agent)}
         _put(file, {**row, **told, OWN: {"environment": environment}})
         self.expected[task] += 1
@@ -162,7 +175,9 @@ class _Writing:
                 digest = blake2b(text, digest_size=16).digest()
                 if text.endswith(b"\n") and digest not in seen:
                     seen.add(digest)
-                    yield json.loads(text)
+                    line = json.loads(text)
+                    if self.reader.agent in (None, agent_of(line)):
+                        yield line
 
     def _fail(self, file: IO[str], line: Mapping[str, Any]) -> None:
         self._earlier(file, line)

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gymbox.errors import ConfigError
+from gymbox.errors import ConfigError, nearest
 from gymbox.evaluation.given_rows import GivenRows, Place, place_of
 from gymbox.evaluation.nemo_layout import (
     FAILURE,
@@ -25,13 +25,15 @@ from gymbox.evaluation.nemo_layout import (
     from_nemo,
     nemo_files,
 )
+from gymbox.plan import DEFAULT_AGENT
 from gymbox.results import ROLLOUTS, manifest_in
 from gymbox.rollout import RolloutResult
 
 OURS = frozenset(
     {
         *RolloutResult.model_fields,
-        *("agent_ref", "usage", "calls", "attempts", "failed_attempts", "reverified", "kept_artifacts", OWN),
+        *("agent_ref", "skills_ref", "usage", "calls", "attempts", "failed_attempts", "reverified", "kept_artifacts"),
+        OWN,
     }
 )
 """Keys of a line that are no part of its row, beside those that begin with `_ng_` or `ng_`."""
@@ -42,6 +44,8 @@ class Rollout:
     """What one line says. None is unknown."""
 
     environment: str
+    agent: str | None
+    """Name of the agent, or of its class."""
     task: str
     """The same in every run of the same task: its id, or else a digest of its row."""
     index: int | None
@@ -90,15 +94,17 @@ class RunReader:
     of an unfinished last line were left out.
     """
 
-    def __init__(self, path: Path, *, names: Mapping[str, str] | None = None) -> None:
+    def __init__(self, path: Path, agent: str | None = None, *, names: Mapping[str, str] | None = None) -> None:
         """
         Args:
+            agent: of a run that has several, one: then only its rollouts are there.
             names: what to call an environment, by the name that it has there.
 
         Raises:
-            ConfigError: there is no such run or file, or its manifest is damaged.
+            ConfigError: there is no such run or file, or its manifest is damaged; or the run has no such agent.
         """
         self.path = path
+        self.agent = agent
         self.names = dict(names or {})
         self.nemo = nemo_files(path)
         self.file = self.nemo.rollouts if self.nemo else path / ROLLOUTS if path.is_dir() else path
@@ -108,11 +114,31 @@ class RunReader:
         if self.file.name.endswith(INPUTS_SUFFIX):
             raise ConfigError(f"{path} has the rows; the rollouts are in the file without {INPUTS_SUFFIX}")
         self.manifest = manifest_in(path)
+        if agent is not None and agent not in self._all_agents():
+            raise ConfigError(f"{path} has no agent {agent!r}; {nearest(agent, self._all_agents())}")
 
     @property
     def name(self) -> str:
-        """For lists: the folder's name, or the file's."""
-        return self.path.resolve().name
+        """For lists: the folder's name, or the file's, and the agent."""
+        name = self.path.resolve().name
+        return name if self.agent is None else f"{name}:{self.agent}"
+
+    @property
+    def agents(self) -> list[str]:
+        """Names of the agents that are told apart here; none where there is but one."""
+        return [] if self.agent is not None else self._all_agents()
+
+    @property
+    def crossed(self) -> bool:
+        """Whether each agent of the run was to do every task."""
+        return bool(self.manifest and (self.manifest.inputs.get("runner") or {}).get("cross_agents"))
+
+    def _all_agents(self) -> list[str]:
+        inputs = self.manifest.inputs if self.manifest else {}
+        named = set(inputs.get("agents") or ())
+        if named and "agent" in inputs:
+            named.add(DEFAULT_AGENT)
+        return sorted(named)
 
     def dataset_of(self, environment: str) -> str | None:
         """Digest of the tasks that an environment's rollouts were planned from; None where no manifest tells."""
@@ -144,7 +170,8 @@ class RunReader:
         for _, place, rollout in self._read(self.file):
             if failures:
                 done.add(place)
-            yield rollout
+            if self.agent in (None, rollout.agent):
+                yield rollout
         if failures:
             yield from self._failed(failures, done)
 
@@ -222,6 +249,7 @@ def rollout_of(line: dict[str, Any]) -> Rollout:
     index, repeat = line.get(TASK), line.get(REPEAT)
     return Rollout(
         environment=environment_of(line),
+        agent=agent_of(line),
         task=task_key(line),
         index=index,
         repeat=repeat,
@@ -248,6 +276,12 @@ def environment_of(line: dict[str, Any]) -> str:
     """The environment's name; NeMo Gym knows it by its agent's."""
     told = line.get("environment") or (line.get(OWN) or {}).get("environment")
     return str(told or (line.get("agent_ref") or {}).get("name") or "unknown")
+
+
+def agent_of(line: dict[str, Any]) -> str | None:
+    """The name of the agent, or of its class."""
+    name = (line.get("agent_ref") or {}).get("name")
+    return name if isinstance(name, str) else None
 
 
 def row_of(line: dict[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,13 @@ import pytest
 from gymbox import __version__
 from gymbox.cli import COMMANDS, main
 from gymbox.cli.places import admin_token, environment_folders, program, state_folder
-from gymbox.cli.run import find
+from gymbox.environment import Environment
 from gymbox.errors import ConfigError, Unavailable
+from gymbox.runs.job import find
+
+
+def found_here(names: list[str]) -> list[Environment]:
+    return find(names, environment_folders())
 
 
 def leave(*arguments: str) -> int:
@@ -160,23 +165,23 @@ def test_environments_are_found_here_first_then_among_the_shipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert [environment.name for environment in find(["counter", "weather"])] == ["counter", "weather"]
+    assert [environment.name for environment in found_here(["counter", "weather"])] == ["counter", "weather"]
 
     own = tmp_path / "environments" / "counter"
     own.mkdir(parents=True)
     (own / "environment.yaml").write_text("description: mine")
-    assert find(["counter"])[0].folder == own
-    assert [found.folder for found in find(["environments/counter"])] == [own]
+    assert found_here(["counter"])[0].folder == own
+    assert [found.folder for found in found_here(["environments/counter"])] == [own]
     monkeypatch.chdir(own)
-    assert find(["."])[0].folder == own
+    assert found_here(["."])[0].folder == own
     assert environment_folders()[0] == Path("environments")
 
 
 def test_an_unknown_or_repeated_environment_is_refused() -> None:
     with pytest.raises(ConfigError, match="there is no environment 'countr'; did you mean 'counter'"):
-        find(["countr"])
+        found_here(["countr"])
     with pytest.raises(ConfigError, match="'counter' is named twice"):
-        find(["counter", "counter"])
+        found_here(["counter", "counter"])
 
 
 def test_importing_the_command_line_by_its_modules_works() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gymbox.cli.readers import reader_of
 from gymbox.errors import ConfigError
 from gymbox.evaluation.compare import comparison
 from gymbox.evaluation.nemo_aggregates import Aggregates
@@ -110,6 +111,47 @@ def test_a_failure_in_one_environment_is_not_hidden_by_a_reward_in_another(
     found = summary(RunReader(tmp_path / "r.jsonl"))
     assert found.environments["weather"].errors == {"agent_failed": 1}
     assert found.total.scored == 1
+
+
+def test_a_task_that_several_agents_do_is_one_of_each(run: Callable[..., Path], tmp_path: Path) -> None:
+    def by(agent: str, index: int, reward: float | None, **more: Any) -> dict[str, Any]:
+        ref = {"type": "responses_api_agents", "name": agent}
+        return ours("ab"[index], index, 0, reward, agent_ref=ref, rollout_id=f"{agent}-{index}", **more)
+
+    skills = {"path": "skills", "hash": "0", "skills": []}
+    lines = by("bad", 0, 0.0), by("bad", 1, None), by("good", 0, 1.0, skills_ref=skills), by("good", 1, 1.0)
+    folder = run(*lines, rows=2, agents=["bad", "good"], crossed=True)
+    (folder / "failures.jsonl").write_text("".join(json.dumps(by(agent, 1, None)) + "\n" for agent in ("bad", "good")))
+    write_nemo(RunReader(folder), tmp_path / "all" / "r.jsonl")
+    told = lines_of(tmp_path / "all" / "r.jsonl")
+    assert [(each["agent_ref"]["name"], each["_ng_task_index"]) for each in told] == [
+        ("bad", 0),
+        ("good", 2),
+        ("good", 3),
+    ]
+    assert told[1]["skills_ref"] == skills
+    assert [each["_ng_task_index"] for each in lines_of(tmp_path / "all" / "r_failures.jsonl")] == [1, 3, 1]
+    reader = RunReader(tmp_path / "all")
+    assert {each.id: each.line for each in reader} == {each.id: each.line for each in RunReader(folder)}
+    assert summary(reader).total.errors == {"agent_failed": 1}
+
+    written = write_nemo(reader_of(Path(f"{folder}:good")), tmp_path / "one" / "r.jsonl")
+    assert (written.rollouts, written.failures, written.inputs, written.unknown) == (2, 1, 2, 0)
+    assert [each["_ng_task_index"] for each in lines_of(tmp_path / "one" / "r.jsonl")] == [0, 1]
+
+
+def test_agents_of_several_environments_have_names_of_their_own_before_they_have_done_anything(
+    run: Callable[..., Path], tmp_path: Path
+) -> None:
+    ref = {"type": "responses_api_agents", "name": "one"}
+    folder = run(
+        ours("a", 0, 0, 1.0, agent_ref=ref),
+        ours("x", 0, 0, 1.0, environment="weather", agent_ref={**ref, "name": "two"}),
+        agents=["one", "two"],
+    )
+    write_nemo(RunReader(folder), tmp_path / "r.jsonl")
+    names = [each["agent_ref"]["name"] for each in lines_of(tmp_path / "r.jsonl")]
+    assert names == ["counter_one", "weather_two"]
 
 
 def test_names_and_keys_are_nemo_gyms(mixed: Path, tmp_path: Path) -> None:

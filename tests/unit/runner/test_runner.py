@@ -14,7 +14,8 @@ from gymbox.http import HttpClient
 from gymbox.plan import Plan, RunnerSettings, Slot
 from gymbox.results import RunFolder, WriteFailed
 from gymbox.rollout import RolloutResult
-from gymbox.runner import Summary, run
+from gymbox.run_control import RunControl
+from gymbox.runner import Player, Summary, run
 
 from .conftest import CountingAgent, FailingAgent, MemoryController, SilentModel, row
 
@@ -43,16 +44,16 @@ class Bench:
     async def run(
         self,
         *environments: Environment,
-        stop: asyncio.Event | None = None,
-        drop: asyncio.Event | None = None,
+        control: RunControl | None = None,
+        players: dict[str, Player] | None = None,
         **settings: Any,
     ) -> Summary:
         chosen = RunnerSettings(**settings)
         async with HttpClient() as http:
-            with Plan(environments, chosen) as plan:
+            with Plan(environments, chosen, agents=players or {}) as plan:
                 folder = RunFolder.open(
                     self.output,
-                    inputs=plan.inputs(),
+                    inputs=plan.inputs() | ({"agents": {name: {} for name in players}} if players else {}),
                     settings={},
                     planned=len(plan),
                     resume=chosen.resume,
@@ -66,8 +67,8 @@ class Bench:
                     http,
                     folder,
                     watcher=self,
-                    stop=stop,
-                    drop=drop,
+                    control=control,
+                    players=players,
                     retry_pause=0.001,
                 )
 
@@ -212,12 +213,12 @@ async def test_manifest_and_metrics_say_what_went_in_and_what_came_out(bench: Be
 
 
 async def test_stop_lets_running_rollouts_end_and_starts_no_more(bench: Bench, environment: Make) -> None:
-    reached, gate, stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    reached, gate, control = asyncio.Event(), asyncio.Event(), RunControl()
     bench.agent = CountingAgent(gates={"here": (reached, gate)})
-    going = asyncio.create_task(bench.run(environment(row(gate="here"), row(), row()), concurrency=1, stop=stop))
+    going = asyncio.create_task(bench.run(environment(row(gate="here"), row(), row()), concurrency=1, control=control))
     await reached.wait()
 
-    stop.set()
+    control.stop()
     gate.set()
     summary = await going
 
@@ -225,13 +226,41 @@ async def test_stop_lets_running_rollouts_end_and_starts_no_more(bench: Bench, e
     assert len(bench.lines()) == 1 and bench.read("manifest.json")["status"] == "interrupted"
 
 
-async def test_what_does_not_end_within_the_grace_is_dropped_without_a_line(bench: Bench, environment: Make) -> None:
-    reached, stop = asyncio.Event(), asyncio.Event()
-    bench.agent = CountingAgent(gates={"here": (reached, asyncio.Event())})
-    going = asyncio.create_task(bench.run(environment(row(gate="here")), stop=stop, grace=0.01))
+async def test_a_paused_run_starts_nothing_until_it_is_resumed(bench: Bench, environment: Make) -> None:
+    reached, gate, control = asyncio.Event(), asyncio.Event(), RunControl()
+    bench.agent = CountingAgent(gates={"here": (reached, gate)})
+    going = asyncio.create_task(bench.run(environment(row(gate="here"), row()), concurrency=1, control=control))
     await reached.wait()
 
-    stop.set()
+    control.pause()
+    gate.set()
+    done, _ = await asyncio.wait({going}, timeout=0.2)
+    assert not done and control.paused
+    assert [event for event, *_ in bench.seen] == ["started", "ended"]  # the one under way went on to its end
+    control.resume()
+    summary = await going
+
+    assert summary.complete and not control.paused
+
+
+async def test_a_paused_run_can_be_stopped(bench: Bench, environment: Make) -> None:
+    control = RunControl()
+    control.pause()
+    going = asyncio.create_task(bench.run(environment(row()), control=control))
+
+    control.stop()
+    summary = await going
+
+    assert (summary.status, summary.done) == ("interrupted", 0)
+
+
+async def test_what_does_not_end_within_the_grace_is_dropped_without_a_line(bench: Bench, environment: Make) -> None:
+    reached, control = asyncio.Event(), RunControl()
+    bench.agent = CountingAgent(gates={"here": (reached, asyncio.Event())})
+    going = asyncio.create_task(bench.run(environment(row(gate="here")), control=control, grace=0.01))
+    await reached.wait()
+
+    control.stop()
     summary = await going
 
     assert summary.done == 0 and bench.lines() == []
@@ -240,7 +269,7 @@ async def test_what_does_not_end_within_the_grace_is_dropped_without_a_line(benc
 
 
 async def test_drop_ends_what_is_under_way_and_still_sums_up(bench: Bench, environment: Make) -> None:
-    reached, stop, drop, told = asyncio.Event(), asyncio.Event(), asyncio.Event(), asyncio.Event()
+    reached, told, control = asyncio.Event(), asyncio.Event(), RunControl()
 
     class Ear(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -251,13 +280,13 @@ async def test_drop_ends_what_is_under_way_and_still_sums_up(bench: Bench, envir
     logger.addHandler(ear)
     bench.agent = CountingAgent(gates={"stuck": (reached, asyncio.Event())})
     running = asyncio.create_task(
-        bench.run(environment(row(id="a"), row(id="b", gate="stuck")), concurrency=1, grace=600, stop=stop, drop=drop)
+        bench.run(environment(row(id="a"), row(id="b", gate="stuck")), concurrency=1, grace=600, control=control)
     )
     await reached.wait()
-    stop.set()
+    control.stop()
     async with asyncio.timeout(10):
         await told.wait()
-        drop.set()
+        control.drop()
         summary = await running
     logger.removeHandler(ear)
 

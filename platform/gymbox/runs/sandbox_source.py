@@ -1,0 +1,137 @@
+"""Sandbox source: where a run's sandboxes come from, a controller elsewhere or one in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+from gymbox.client import ControllerClient
+from gymbox.config import Settings
+from gymbox.controller.settings import ControllerSettings
+from gymbox.embedded import EmbeddedController
+from gymbox.environment import Catalog, Environment
+from gymbox.errors import ConfigError, Problem, nearest
+from gymbox.http import HttpClient
+from gymbox.judge import Judge, judge_of
+from gymbox.providers import isolation_of, versions_of
+from gymbox.proxy import ProxySettings
+from gymbox.rollout import RolloutController
+from gymbox.runs.places import Places
+from gymbox.runs.reach import check_controller
+
+
+@dataclass
+class SandboxSource:
+    """Where a run's sandboxes come from, and what they are made with."""
+
+    controller: RolloutController
+    provider: str
+    images: dict[str, str | None]
+    versions: dict[str, str]
+    count: Callable[[], int] | None = None
+    """Containers that run or start; None where only a controller elsewhere knows."""
+    judge: Judge | None = None
+
+
+@asynccontextmanager
+async def sandbox_source(
+    settings: Settings,
+    environments: Sequence[Environment],
+    http: HttpClient,
+    places: Places,
+    told: Callable[[str], object] = lambda text: None,
+) -> AsyncIterator[SandboxSource]:
+    """The source that the settings name, with every environment's image made; `told` hears what takes its time.
+
+    Raises:
+        ConfigError: the controller or the provider cannot be used, or an image cannot be made.
+    """
+    source = _elsewhere if settings.controller else _in_here
+    async with source(settings, environments, http, places, told) as found:
+        yield found
+
+
+@asynccontextmanager
+async def _elsewhere(
+    settings: Settings,
+    environments: Sequence[Environment],
+    http: HttpClient,
+    places: Places,
+    told: Callable[[str], object],
+) -> AsyncIterator[SandboxSource]:
+    assert settings.controller is not None
+    if settings.proxy.model_fields_set:
+        raise ConfigError("proxy.* cannot be set with controller=: set it where that one's proxy starts")
+    async with judge_of(settings.judge, http) as judge:
+        client = ControllerClient(settings.controller, places.token, http, judge=judge)
+        await check_controller(client, environments)
+        with _preparing(told):
+            views = [await client.environment(each.name, prepare=True) for each in environments]
+        images = {view.name: view.prepared for view in views}
+        if judge is None and any(each.manifest.judge is not None for each in environments):
+            judge = await client.judge()
+        yield SandboxSource(client, views[0].provider, images, views[0].versions, judge=judge)
+
+
+@asynccontextmanager
+async def _in_here(
+    settings: Settings,
+    environments: Sequence[Environment],
+    http: HttpClient,
+    places: Places,
+    told: Callable[[str], object],
+) -> AsyncIterator[SandboxSource]:
+    limits = ControllerSettings(port=0, max_sandboxes=settings.runner.concurrency)
+    provider = settings.provider
+    async with AsyncExitStack() as stack:
+        try:
+            judge = await stack.enter_async_context(judge_of(settings.judge, http))
+            embedded = await stack.enter_async_context(
+                EmbeddedController(
+                    provider,
+                    _Found(environments),
+                    places.state,
+                    places.token,
+                    http,
+                    settings=limits,
+                    proxy=ProxySettings(**settings.proxy.model_dump()),
+                    judge=judge,
+                )
+            )
+        except Problem as error:
+            raise ConfigError(error.detail) from error
+        with _preparing(told):
+            images = {environment.name: await provider.prepare(environment) for environment in environments}
+        isolation, versions = isolation_of(provider), versions_of(provider)
+        yield SandboxSource(embedded, isolation, images, versions, lambda: embedded.sandboxes.containers, judge)
+
+
+@contextmanager
+def _preparing(told: Callable[[str], object]) -> Iterator[None]:
+    """While images are made: say so where it takes more than a moment, and why where it fails."""
+    text = "building images; the first time, this takes minutes"
+    telling = asyncio.get_running_loop().call_later(2, told, text)
+    try:
+        yield
+    except Problem as error:
+        raise ConfigError(f"{error.detail}\n{error.extra.get('log', '')}".rstrip()) from error
+    finally:
+        telling.cancel()
+
+
+class _Found(Catalog):
+    """Exactly the environments of this run, wherever their folders are."""
+
+    def __init__(self, environments: Sequence[Environment]) -> None:
+        super().__init__([])
+        self._found = {environment.name: environment for environment in environments}
+
+    def names(self) -> list[str]:
+        return sorted(self._found)
+
+    def __getitem__(self, name: str) -> Environment:
+        if name not in self._found:
+            raise ConfigError(f"this run has no environment {name!r}; {nearest(name, self.names())}")
+        return self._found[name]

@@ -6,12 +6,10 @@ and forwarded by the proxy on loopback ports, so that `gymbox sandbox ls` and ot
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-from fastapi import FastAPI
 from gymbox_sandbox.lifecycle import fingerprint
 
 from gymbox.controller.app import controller_app
@@ -42,7 +40,6 @@ class EmbeddedController:
         state: parent folder of controllers' states on this machine.
         token: the admin token, for those who come by HTTP.
         judge: what the verifiers ask that need a judge.
-        extend: adds routes to the REST API.
 
     Raises:
         ConfigError: (on entering) an address is taken, or the state cannot be written.
@@ -60,7 +57,6 @@ class EmbeddedController:
         settings: ControllerSettings | None = None,
         proxy: ProxySettings | None = None,
         judge: Judge | None = None,
-        extend: Callable[[FastAPI], object] = lambda app: None,
     ) -> None:
         self._provider = provider
         self._catalog = catalog
@@ -68,7 +64,6 @@ class EmbeddedController:
         self._token = token
         self._http = http
         self._judge = judge
-        self._extend = extend
         self._settings = settings or ControllerSettings(port=0)
         self._proxy_settings = proxy or ProxySettings()
         self._stack = AsyncExitStack()
@@ -97,7 +92,6 @@ class EmbeddedController:
                 )
             )
             app, guard = controller_app(self.sandboxes, self._catalog), guard_of(self._settings, self._token)
-            self._extend(app)
             listener = await stack.enter_async_context(
                 Listener(app, guard, host=self._settings.host, port=self._settings.port)
             )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+from gymbox_sandbox.lifecycle import Priority
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator
 
 from gymbox.dataset import Dataset, Row, open_datasets
@@ -69,6 +70,11 @@ class RunnerSettings(BaseModel):
     """Go on with the run in `output`: what has its line there is not done again."""
     retry_failed: bool = False
     """With `resume`: do again what has ended in an error; the lines that said so move to `failures.jsonl`."""
+    priority: Priority = "normal"
+    """Where several runs share a controller: `high`, `normal` and `low` have its places as 100 : 10 : 1 while they are
+    scarce. Nothing under way is stopped for it, and none waits for ever."""
+    share: float = Field(1, gt=0, le=1_000_000)
+    """Its part of the places of a shared controller, beside other runs of its priority: 3 has three for one of 1."""
     give_up_after: int = Field(10, ge=0)
     """Stop the run when this many rollouts have ended and every one with the same error, `model_unauthorized`,
     `model_unavailable` or `judge_failed`: all others would fail alike. 0: never."""

@@ -82,7 +82,7 @@ class RunManifest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     run: str
-    """Random; the rollout ids begin with it."""
+    """Random, or given by whoever had a controller start it; the rollout ids begin with it."""
     status: Status = "running"
     starts: int = 1
     """1, and one more for each resume."""
@@ -151,6 +151,7 @@ class RunFolder:
         planned: int,
         resume: bool,
         retry_failed: bool = False,
+        run: str | None = None,
         provider: str | None = None,
         images: dict[str, str | None] | None = None,
         versions: dict[str, str] | None = None,
@@ -158,6 +159,7 @@ class RunFolder:
         """A new run in `path`, or with `resume` the one that is there (a new one if there is none).
 
         Args:
+            run: id of a new run; default: a random one.
             retry_failed: move the lines with an error to `failures.jsonl`, so that their rollouts are still to do.
 
         Raises:
@@ -169,7 +171,7 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             now, versions = datetime.now(UTC), {**_versions(), **(versions or {})}
             manifest = RunManifest(
-                run=before.run if before else secrets.token_hex(4),
+                run=before.run if before else run or secrets.token_hex(4),
                 starts=before.starts + 1 if before else 1,
                 started_at=before.started_at if before else now,
                 inputs=inputs,
@@ -248,6 +250,11 @@ class RunFolder:
                         f"{path}:{number} is damaged ({type(error).__name__}: {error}); mend or remove it, then resume"
                     ) from error
                 self._size += len(line)
+
+    @property
+    def size(self) -> int:
+        """Bytes of `rollouts.jsonl` that are on disk to stay."""
+        return self._size
 
     async def add(self, record: dict[str, Any]) -> None:
         """Append the line of one rollout; when this returns it is on disk.

@@ -23,10 +23,12 @@ CONTRACTS = {
     "controller": {"providers"},
     "providers": {"setup_base_image"},
     "evaluation": {"results", "rollout", "plan"},
+    "runner": {"runs"},
 }
 """What a provider is stands in `gymbox.providers` itself; that much the controller imports, and no provider. The base
-image is named where it is made. An evaluation reads what a run has written."""
-TOP = {"cli", "config", "embedded", "doctor"}
+image is named where it is made. An evaluation reads what a run has written. The runner does what a run's
+control asks."""
+TOP = {"cli", "config", "embedded", "local_controller", "runs", "doctor"}
 STANDALONE = {"setup_docker", "setup_base_image", "setup_bubblewrap"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import shlex
 import signal
@@ -103,6 +104,7 @@ class RunCommand:
     @contextmanager
     def _shown(self, plan: Plan, folder: RunFolder, source: SandboxSource) -> Iterator[Progress]:
         with Progress(self._console, plan, folder, source.count) as progress:
+            gc.freeze()  # what start-up made is there to stay: no collection need look through it again
             self._handler.setStream(sys.stderr)  # which the live display has replaced, so lines go above it
             try:
                 yield progress

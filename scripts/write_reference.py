@@ -140,7 +140,7 @@ def help_of(command: Any) -> list[str]:
 
 def cli_page() -> list[str]:
     import click
-    from gymbox.cli import app
+    from gymbox.cli import app, beside_run
     from typer.main import get_command
 
     lines: list[str] = []
@@ -150,6 +150,8 @@ def cli_page() -> list[str]:
         if hasattr(command, "list_commands"):
             for name in command.list_commands(context):
                 describe(command.get_command(context, name), [*words, name])
+                if [*words, name] == ["gymbox", "run"]:
+                    describe(beside_run(), [*words, name])
             return
         usage = " ".join([*words, *command.collect_usage_pieces(context)])
         lines.extend([f"## `{' '.join(words)}`", "", *help_of(command), ""])

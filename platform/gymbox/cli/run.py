@@ -45,6 +45,8 @@ def run_(
     gymbox run … runner.output=DIR runner.resume=true
     gymbox run … controller=http://127.0.0.1:8710
 
+    Runs that are there: gymbox run status, ls, tail, pause, resume, cancel (each with --help).
+
     Exit code 0: every rollout has a reward. 1: some have an error. 2: nothing was started. 130: interrupted.
     """
     sys.path.append("")  # so that _target_ finds a class in the working directory

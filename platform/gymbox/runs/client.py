@@ -11,10 +11,11 @@ from typing import Any
 from gymbox.errors import TimedOut, Unavailable
 from gymbox.http import HttpClient
 from gymbox.models.sse import events_in
-from gymbox.runs.endpoint import HOST
-from gymbox.runs.events import HEARTBEAT
+from gymbox.runs.register import HOST
 from gymbox.runs.view import RunView
 
+IDLE = 45.0
+"""Seconds of silence after which a stream is dead: three of its heartbeats."""
 TRIES = 5
 """Connections that may break one after the other before a stream is given up."""
 
@@ -67,7 +68,7 @@ class RunsClient:
             try:
                 headers = {**self._headers, **({"Last-Event-ID": after} if after else {})}
                 async with self._http.stream(
-                    "GET", f"{self._url}/{id}/events", idle=3 * HEARTBEAT, socket=self._socket, headers=headers
+                    "GET", f"{self._url}/{id}/events", idle=IDLE, socket=self._socket, headers=headers
                 ) as answer:
                     if answer.status == 204:
                         return

@@ -12,13 +12,11 @@ from fastapi import FastAPI
 from gymbox.errors import ConfigError
 from gymbox.guard import Guard
 from gymbox.runs.app import Runs, add_runs
-from gymbox.runs.register import Register
+from gymbox.runs.register import HOST, Register
 from gymbox.serving import Listener, new_app
 
 log = logging.getLogger(__name__)
 
-HOST = "run"
-"""What callers name as host."""
 Announce = Callable[[str, Path], AbstractContextManager[None]]
 """Puts a run (its id and folder) into the register for as long as the block lasts."""
 

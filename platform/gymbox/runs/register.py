@@ -17,6 +17,8 @@ from pathlib import Path
 
 from gymbox.errors import ConfigError
 
+HOST = "run"
+"""What callers name as host: there is one behind each socket."""
 _LOCK, _ENTRY, _SOCKET = "lock", ".json", ".sock"
 
 

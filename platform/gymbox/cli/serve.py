@@ -58,7 +58,8 @@ def controller(
     host: str = Host,
     port: int = typer.Option(CONTROLLER_PORT, help="0 takes a free one."),
     allowed_hosts: list[str] = AllowedHosts,
-    max_sandboxes: int = typer.Option(256, min=1, help="Sandboxes at once; more are answered with 429."),
+    max_sandboxes: int = typer.Option(256, min=1, help="Sandboxes at once; more wait, or are answered with 429."),
+    max_waiting: int = typer.Option(4096, min=0, help="Requests that may wait in line for a place."),
     max_starting: int = typer.Option(8, min=1, help="Containers that start at once; others wait in line."),
     lease: float = typer.Option(
         600,
@@ -97,6 +98,7 @@ def controller(
         port=port,
         allowed_hosts=tuple(allowed_hosts),
         max_sandboxes=max_sandboxes,
+        max_waiting=max_waiting,
         max_starting=max_starting,
         lease=lease,
         idle=idle,

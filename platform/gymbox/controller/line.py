@@ -2,11 +2,13 @@
 
 Three priorities share the places as 100 : 10 : 1, and the runs of one priority as their shares say. A place that is
 free goes to the priority that has the fewest for its weight, and there to the run that has the fewest for its share;
-within a run, first come, first served. What one does not use, the others do: who is alone has everything. Nobody
-starves, for who has nothing yet is always before whoever has something.
+where that is equal, to the one that was given the fewest so far. Within a run, first come, first served. What one does
+not use, the others do: who is alone has everything. Nobody starves: who has nothing is before whoever has something,
+and of those who have nothing, each has its turn.
 
 Sources: weighted max-min fairness over what is held, as in Hadoop's Fair Scheduler; priorities as weighted levels that
-lend each other what they do not use, as in Kubernetes' API Priority and Fairness.
+lend each other what they do not use, as in Kubernetes' API Priority and Fairness; turns by start-time fair queueing
+(Goyal, Vin, Cheng, SIGCOMM 1996).
 """
 
 from __future__ import annotations
@@ -44,21 +46,43 @@ class Ticket:
     number: int
     granted: asyncio.Future[None]
     """Done once it has a place; whoever awaits it may be cancelled, and then has to leave."""
+    has_place: bool = False
     left: bool = False
 
 
 @dataclass(eq=False, slots=True)
-class Account:
-    """One run in the line."""
+class Party:
+    """One of those who share places."""
 
-    claim: Claim
+    weight: float
     held: int = 0
-    waiting: deque[Ticket] = field(default_factory=deque)
+    served: float = 0.0
+    """Places that it was given for its weight, as virtual time: who comes anew begins where the others are."""
 
     @property
-    def need(self) -> tuple[float, int]:
-        """The smallest is next: what it has for its share, and how long it waits."""
-        return self.held / self.claim.share, self.waiting[0].number
+    def need(self) -> tuple[float, float]:
+        """The smallest is next."""
+        return self.held / self.weight, self.served
+
+
+@dataclass(eq=False, slots=True)
+class Account(Party):
+    """One run in the line."""
+
+    claim: Claim = field(default_factory=Claim)
+    waiting: deque[Ticket] = field(default_factory=deque)
+
+
+@dataclass(eq=False, slots=True)
+class Level(Party):
+    """The runs of one priority."""
+
+    accounts: dict[str, Account] = field(default_factory=dict)
+    now: float = 0.0
+    """Virtual time among its runs."""
+
+    def waiting(self) -> list[Account]:
+        return [account for account in self.accounts.values() if account.waiting]
 
 
 class Full(Exception):
@@ -79,7 +103,9 @@ class FairLine:
         self._longest = longest
         self._waiting = 0
         self._numbers = itertools.count()
-        self._accounts: dict[tuple[Priority, str], Account] = {}
+        self._levels = {priority: Level(weight) for priority, weight in WEIGHTS.items()}
+        self._now = 0.0
+        """Virtual time among the levels."""
 
     def __len__(self) -> int:
         """How many wait."""
@@ -87,7 +113,8 @@ class FairLine:
 
     def accounts(self) -> Iterator[Account]:
         """The runs that have or wait for places."""
-        yield from self._accounts.values()
+        for level in self._levels.values():
+            yield from level.accounts.values()
 
     def ask(self, claim: Claim, *, bounded: bool = True) -> Ticket:
         """Stand in line; where there is room, the ticket has its place at once.
@@ -99,7 +126,11 @@ class FairLine:
         free = self.held < self.capacity and not self._waiting
         if bounded and not free and account.waiting and self._longest is not None and self._waiting >= self._longest:
             raise Full
-        ticket = self._ticket(account)
+        ticket, level = self._ticket(account), self._levels[claim.priority]
+        if not level.waiting():
+            level.served = max(level.served, self._now)
+        if not account.waiting:
+            account.served = max(account.served, level.now)
         account.waiting.append(ticket)
         self._waiting += 1
         self._grant()
@@ -117,15 +148,16 @@ class FairLine:
         if ticket.left:
             return
         ticket.left = True
-        if ticket in account.waiting:
+        if not ticket.has_place:
             account.waiting.remove(ticket)
             self._waiting -= 1
             ticket.granted.cancel()
         else:
-            account.held -= 1
+            for party in (account, self._levels[account.claim.priority]):
+                party.held -= 1
             self.held -= 1
         if not account.held and not account.waiting:
-            del self._accounts[account.claim.priority, account.claim.run]
+            del self._levels[account.claim.priority].accounts[account.claim.run]
         self._grant()
 
     @asynccontextmanager
@@ -143,8 +175,9 @@ class FairLine:
 
     def _account(self, claim: Claim) -> Account:
         """The run's account, by what it claims now."""
-        account = self._accounts.setdefault((claim.priority, claim.run), Account(claim))
-        account.claim = claim
+        level = self._levels[claim.priority]
+        account = level.accounts.setdefault(claim.run, Account(claim.share, served=level.now))
+        account.claim, account.weight = claim, claim.share
         return account
 
     def _grant(self) -> None:
@@ -155,18 +188,17 @@ class FairLine:
             self._give(ticket)
 
     def _next(self) -> Account:
-        held = dict.fromkeys(WEIGHTS, 0)
-        for account in self._accounts.values():
-            held[account.claim.priority] += account.held
-        waiting = [account for account in self._accounts.values() if account.waiting]
-        level = min(
-            {account.claim.priority for account in waiting},
-            key=lambda priority: (held[priority] / WEIGHTS[priority], -WEIGHTS[priority]),
-        )
-        return min((each for each in waiting if each.claim.priority == level), key=lambda each: each.need)
+        level = min((each for each in self._levels.values() if each.waiting()), key=lambda each: each.need)
+        account = min(level.waiting(), key=lambda each: each.need)
+        self._now, level.now = level.served, account.served
+        for party in (level, account):
+            party.served += 1 / party.weight
+        return account
 
     def _give(self, ticket: Ticket) -> None:
-        ticket.account.held += 1
+        for party in (ticket.account, self._levels[ticket.account.claim.priority]):
+            party.held += 1
         self.held += 1
+        ticket.has_place = True
         if not ticket.granted.done():
             ticket.granted.set_result(None)

@@ -99,6 +99,11 @@ class Arrival:
     over: asyncio.Event = field(default_factory=asyncio.Event)
     """It has its sandbox, or waits no longer."""
 
+    def send_away(self, problem: Problem) -> None:
+        """Refuse it, unless it has its place already."""
+        if not self.ticket.granted.done():
+            self.ticket.granted.set_exception(problem)
+
 
 class Sandboxes:
     """Decides everything about sandboxes; the REST API and the embedded controller translate for it.
@@ -239,7 +244,7 @@ class Sandboxes:
             NotFound: there is none of that id.
         """
         if id in self._arriving:
-            self._arriving[id].ticket.granted.set_exception(Gone(f"sandbox {id} was deleted while it waited"))
+            self._arriving[id].send_away(Gone(f"sandbox {id} was deleted while it waited"))
             return
         sandbox = self.get(id)
         if sandbox.ended is not None:
@@ -379,8 +384,7 @@ class Sandboxes:
     def _send_away(self, problem: Problem) -> None:
         """Refuse everyone who stands in line."""
         for arrival in self._arriving.values():
-            if not arrival.ticket.granted.done():
-                arrival.ticket.granted.set_exception(problem)
+            arrival.send_away(problem)
 
     def _admissible(self, id: str, request: CreateSandbox, given: Environment | None) -> Environment:
         """The environment of a sandbox that may be made now.

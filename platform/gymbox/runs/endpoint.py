@@ -32,6 +32,7 @@ async def endpoint(runs: Runs, state: Path) -> AsyncIterator[Announce]:
     app: FastAPI = new_app("gymbox run", description="The runs of one process.")
     add_runs(app, runs)
     try:
+        register.live()  # which removes what killed processes left
         path = register.new_socket()
         listener = Listener(app, Guard(hosts=(HOST,)), unix=path)
     except (ConfigError, OSError) as error:

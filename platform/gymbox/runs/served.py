@@ -12,6 +12,7 @@ import secrets
 import shutil
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack
+from contextvars import Context
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -341,7 +342,9 @@ class ServedRuns:
         return job
 
     def _begin(self, run: ServedRun, job: Job) -> None:
-        run.begin(job, asyncio.create_task(self._do(run, job), name=f"run {run.asked.id}"))
+        # in a context of its own: the run is none of the request's that had it started
+        task = asyncio.create_task(self._do(run, job), name=f"run {run.asked.id}", context=Context())
+        run.begin(job, task)
 
     async def _do(self, run: ServedRun, job: Job) -> None:
         """From start to end; whatever becomes of it is in its record."""

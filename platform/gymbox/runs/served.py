@@ -78,7 +78,7 @@ class ServedRun:
 
     @property
     def over(self) -> bool:
-        return not self.busy or (self.job is not None and self.job.live is not None and self.job.live.over)
+        return not self.busy
 
     @property
     def size(self) -> int | None:
@@ -87,7 +87,7 @@ class ServedRun:
 
     async def changed(self, within: float) -> None:
         live = self.job.live if self.job is not None and self.busy else None
-        if live is None:
+        if live is None or live.over:
             await asyncio.sleep(min(within, LOOK))
         else:
             await live.changed(within)
@@ -98,7 +98,7 @@ class ServedRun:
     async def view(self) -> RunView:
         if self.busy and self.job is not None:
             if self.job.live is not None:
-                return await self.job.live.view()
+                return (await self.job.live.view()).model_copy(update={"live": True})
             return RunView(
                 id=self.asked.id,
                 status="starting",
@@ -268,7 +268,7 @@ class ServedRuns:
             Invalid: its inputs have changed, or a secret is missing.
         """
         run = self.get(id)
-        if run.busy and not run.over:
+        if run.busy:
             assert run.job is not None
             if run.job.control.stopped.is_set():
                 raise Conflict(f"run {id} is stopping; resume it when it has stopped")
@@ -278,8 +278,8 @@ class ServedRuns:
                 await run.job.live.resume()
             return await run.view()
         async with self._turn:
-            if run.busy and run.task is not None:
-                await asyncio.wait({run.task})  # its last moments
+            if run.busy:
+                raise Conflict(f"run {id} goes on already")
             if (await run.view()).status == "finished" and not retry_failed:
                 raise Conflict(f"run {id} has finished; retry_failed does again what ended in an error")
             again = _with_secrets(run, overrides)

@@ -175,9 +175,12 @@ def rest_page() -> list[str]:
     from gymbox.controller.app import controller_app
     from gymbox.controller.sandboxes import Sandboxes
     from gymbox.environment import Catalog
+    from gymbox.runs.app import StartedRuns, add_started_runs
 
     lines: list[str] = ["## Controller", "", "| route | what it does | answers |", "|---|---|---|"]
-    document = controller_app(cast(Sandboxes, None), Catalog([])).openapi()  # its routes are told, none is called
+    app = controller_app(cast(Sandboxes, None), Catalog([]))  # its routes are told, none is called
+    add_started_runs(app, cast(StartedRuns, None))
+    document = app.openapi()
     for path, methods in document["paths"].items():
         for method, found in methods.items():
             codes = ", ".join(sorted(found.get("responses", {})))

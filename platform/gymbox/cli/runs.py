@@ -28,7 +28,7 @@ app = typer.Typer(
     help="Look at runs, and pause, resume or cancel those that are live.",
 )
 
-Run = typer.Argument("", metavar="[RUN]", help="Its folder or id; default: the only one that is live here.")
+Run = typer.Argument("", metavar="RUN", help="Its folder or id; default: the only one that is live here.")
 Controller = typer.Option("", "--controller", help="Address of a controller, for a run that it does.")
 AsJson = typer.Option(False, "--json", help="Print JSON.")
 LOOK = 1.0
@@ -37,9 +37,7 @@ LOOK = 1.0
 
 @app.command()
 def status(
-    run: str = typer.Argument(
-        "", metavar="[RUN]", help="Its folder or id; default: a list of all that are live here."
-    ),
+    run: str = typer.Argument("", metavar="RUN", help="Its folder or id; default: a list of all that are live here."),
     controller: str = Controller,
     watch: bool = typer.Option(False, "--watch", "-w", help="Look again and again, until it ends."),
     as_json: bool = AsJson,

@@ -22,6 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
+from gymbox_sandbox import __version__
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gymbox.errors import ConfigError
@@ -409,5 +410,6 @@ def _sync(folder: Path) -> None:
 
 
 def _versions() -> dict[str, str]:
-    packages = ("gymbox", "pydantic", "aiohttp")
-    return {"python": platform.python_version(), **{package: version(package) for package in packages}}
+    # gymbox by its own word: it may be on the path without having been installed
+    packages = {package: version(package) for package in ("pydantic", "aiohttp")}
+    return {"python": platform.python_version(), "gymbox": __version__, **packages}

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import secrets
 import time
 from collections import OrderedDict
@@ -22,8 +21,9 @@ from dataclasses import dataclass, field
 from gymbox_sandbox.lifecycle import CreateSandbox, Ended, Phases, QueueView, Route, SandboxView, fingerprint
 
 from gymbox import logs
+from gymbox.controller.arrivals import Arrivals, essence
 from gymbox.controller.containers import Container, Containers
-from gymbox.controller.line import Claim, FairLine, Full, Ticket
+from gymbox.controller.line import Full, Ticket
 from gymbox.controller.metrics import Metrics
 from gymbox.controller.routes import Routes
 from gymbox.controller.settings import ControllerSettings
@@ -82,27 +82,7 @@ class Sandbox:
         """Whether this is what the request asks for."""
         if not self.exact:
             return request.environment == self.request.environment
-        return _essence(request, self.id) == self.request
-
-
-def _essence(request: CreateSandbox, id: str) -> CreateSandbox:
-    """The request without how its caller waits, which makes no other sandbox."""
-    return request.model_copy(update={"id": id, "wait": True, "patience": 0})
-
-
-@dataclass(eq=False, slots=True)
-class Arrival:
-    """A request in line for a place."""
-
-    request: CreateSandbox
-    ticket: Ticket
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-    """It has its sandbox, or waits no longer."""
-
-    def send_away(self, problem: Problem) -> None:
-        """Refuse it, unless it has its place already."""
-        if not self.ticket.granted.done():
-            self.ticket.granted.set_exception(problem)
+        return essence(request, self.id) == self.request
 
 
 class Sandboxes:
@@ -135,8 +115,7 @@ class Sandboxes:
         self._containers = Containers(
             provider, state, http, self, max_starting=settings.max_starting, idle=settings.idle
         )
-        self._places = FairLine(settings.max_sandboxes, longest=settings.max_waiting)
-        self._arriving: dict[str, Arrival] = {}
+        self._arrivals = Arrivals(settings.max_sandboxes, settings.max_waiting)
         self._live: dict[str, Sandbox] = {}
         self._ended: OrderedDict[str, Sandbox] = OrderedDict()
         self._leaving: set[asyncio.Task[None]] = set()
@@ -149,7 +128,7 @@ class Sandboxes:
             await self._containers.close(stop_all=False)
             raise
         for id, (container, request) in adopted.items():
-            place = self._places.take(Claim.of(request))
+            place = self._arrivals.take(request)
             sandbox = self._new(id, request, container.environment, container, place)
             sandbox.exact = container.capacity == 1
             self._ready(sandbox)
@@ -159,7 +138,7 @@ class Sandboxes:
 
     async def __aexit__(self, *_: object) -> None:
         self.draining = True
-        self._send_away(Unavailable("this controller has shut down", retry_after=FULL_RETRY))
+        self._arrivals.send_all_away(Unavailable("this controller has shut down", retry_after=FULL_RETRY))
         for sandbox in list(self._live.values()):
             if self._state.ephemeral or sandbox.container.started is None:
                 sandbox.error = Unavailable("this controller has shut down", retry_after=FULL_RETRY)
@@ -243,8 +222,8 @@ class Sandboxes:
         Raises:
             NotFound: there is none of that id.
         """
-        if id in self._arriving:
-            self._arriving[id].send_away(Gone(f"sandbox {id} was deleted while it waited"))
+        if id in self._arrivals:
+            self._arrivals.send_away(id, Gone(f"sandbox {id} was deleted while it waited"))
             return
         sandbox = self.get(id)
         if sandbox.ended is not None:
@@ -295,17 +274,7 @@ class Sandboxes:
 
     def line(self) -> list[QueueView]:
         """The runs that have places or wait for them, those that wait longest first."""
-        found = sorted(self._places.accounts(), key=lambda each: each.waiting[0].number if each.waiting else math.inf)
-        return [
-            QueueView(
-                run=each.claim.run,
-                priority=each.claim.priority,
-                share=each.claim.share,
-                places=each.held,
-                waiting=len(each.waiting),
-            )
-            for each in found
-        ]
+        return list(self._arrivals.view())
 
     @property
     def waiting(self) -> int:
@@ -320,7 +289,7 @@ class Sandboxes:
     async def drain(self) -> None:
         """Take no new sandboxes, and give the starts in flight `settings.drain` seconds."""
         self.draining = True
-        self._send_away(Unavailable("this controller is shutting down", retry_after=FULL_RETRY))
+        self._arrivals.send_all_away(Unavailable("this controller is shutting down", retry_after=FULL_RETRY))
         await self._containers.started_or_failed(self.settings.drain)
 
     # --- what becomes of containers (the containers' Watcher)
@@ -338,41 +307,29 @@ class Sandboxes:
 
     # --- decisions
 
-    async def _arrive(self, id: str, request: CreateSandbox, environment: Environment | None) -> Sandbox:
-        """Wait for a place, then make the sandbox; of requests with the same id, one stands in line for all."""
+    async def _arrive(self, id: str, request: CreateSandbox, given: Environment | None) -> Sandbox:
+        """Wait for a place, then make the sandbox."""
         try:
             async with asyncio.timeout(request.patience if request.wait else 0) as patience:
                 while (sandbox := self._live.get(id)) is None:
-                    other = self._arriving.get(id)
-                    if other is None:
-                        return await self._in_line(id, request, environment)
-                    if other.request != _essence(request, id):
-                        raise Conflict(f"sandbox {id} waits for a place and was asked for with another request")
-                    await other.over.wait()
+                    self._admissible(id, request, given)
+                    place = await self._arrivals.place(id, request, bounded=given is None)
+                    if place is not None:
+                        return self._placed(id, request, given, place)
                 return sandbox
+        except Full as error:
+            raise self._full() from error
         except TimeoutError as error:
             if not patience.expired():
                 raise
             raise self._full() from error
 
-    async def _in_line(self, id: str, request: CreateSandbox, given: Environment | None) -> Sandbox:
-        environment = self._admissible(id, request, given)
+    def _placed(self, id: str, request: CreateSandbox, given: Environment | None, place: Ticket) -> Sandbox:
         try:
-            place = self._places.ask(Claim.of(request), bounded=given is None)
-        except Full as error:
-            raise self._full() from error
-        try:
-            if not place.granted.done():
-                arrival = self._arriving[id] = Arrival(_essence(request, id), place)
-                try:
-                    await place.granted
-                finally:
-                    del self._arriving[id]
-                    arrival.over.set()
-                environment = self._admissible(id, request, given)  # much may have happened since
+            environment = self._admissible(id, request, given)  # once more: much may have happened since
             return self._admit(id, request, environment, place)
         except BaseException:
-            self._places.leave(place)
+            self._arrivals.leave(place)
             raise
 
     def _full(self) -> AtCapacity:
@@ -380,11 +337,6 @@ class Sandboxes:
         return AtCapacity(
             f"all {self.settings.max_sandboxes} sandboxes are in use (max_sandboxes)", retry_after=FULL_RETRY
         )
-
-    def _send_away(self, problem: Problem) -> None:
-        """Refuse everyone who stands in line."""
-        for arrival in self._arriving.values():
-            arrival.send_away(problem)
 
     def _admissible(self, id: str, request: CreateSandbox, given: Environment | None) -> Environment:
         """The environment of a sandbox that may be made now.
@@ -428,7 +380,7 @@ class Sandboxes:
             tools_token=fingerprint(tokens.tools),
             control_token=fingerprint(tokens.control),
         )
-        sandbox = Sandbox(id, _essence(request, id), environment, container, route, place)
+        sandbox = Sandbox(id, essence(request, id), environment, container, route, place)
         self._live[id] = sandbox
         self._renew(sandbox, request.lease or self.settings.lease)
         self.metrics.created.labels(environment.name).inc()
@@ -459,7 +411,7 @@ class Sandboxes:
             log.info("sandbox %s ended: %s (%s)", sandbox.id, ended.cause, ended.detail)
         sandbox.ended = ended
         del self._live[sandbox.id]
-        self._places.leave(sandbox.place)
+        self._arrivals.leave(sandbox.place)
         if sandbox.timer is not None:
             sandbox.timer.cancel()
         self._bury(sandbox)

@@ -18,115 +18,28 @@ from pathlib import Path
 from typing import Self
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from gymbox import logs
 from gymbox.config import Settings, compose
 from gymbox.environment import Catalog
 from gymbox.errors import AtCapacity, ConfigError, Conflict, Invalid, NotFound, Problem, Unavailable, nearest
 from gymbox.evaluation.metrics_file import complete_metrics
-from gymbox.plan import RunnerSettings
-from gymbox.results import WriteFailed, manifest_in, written
+from gymbox.results import WriteFailed, written
 from gymbox.runs.allowed import check_overrides, check_settings, without_secrets
 from gymbox.runs.app import add_started_runs
 from gymbox.runs.endpoint import Announce, endpoint
 from gymbox.runs.job import Job
-from gymbox.runs.log import RunLog
 from gymbox.runs.places import Places
 from gymbox.runs.sandbox_source import Sourcing
-from gymbox.runs.view import RunView, view_of_folder
+from gymbox.runs.served_run import Asked, ServedRun
+from gymbox.runs.view import RunView
 
 log = logging.getLogger(__name__)
 
-LOOK = 0.2
-"""Seconds between two looks at a run that is not live yet."""
 STARS = "***"
 BUSY = 10.0
 """Seconds after which to come back when as many runs are live as may be."""
-
-
-class Asked(BaseModel):
-    """`<id>.json`: what a caller asked for, and why the run failed, where it did."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    id: str
-    overrides: tuple[str, ...]
-    """Secrets are stars."""
-    created_at: datetime
-    detail: str = ""
-
-
-class ServedRun:
-    """One run of a controller."""
-
-    def __init__(self, asked: Asked, folder: Path) -> None:
-        self.asked = asked
-        self.folder = folder
-        self.log = RunLog(folder)
-        self.overrides: list[str] = list(asked.overrides)
-        """With the secrets, while this process knows them."""
-        self.runner = RunnerSettings()
-        self.job: Job | None = None
-        self.task: asyncio.Task[None] | None = None
-        self._ended: RunView | None = None
-
-    @property
-    def busy(self) -> bool:
-        """Whether its task is not through yet."""
-        return self.task is not None and not self.task.done()
-
-    @property
-    def over(self) -> bool:
-        return not self.busy
-
-    @property
-    def size(self) -> int | None:
-        live = self.job.live if self.job is not None and self.busy else None
-        return None if live is None else live.size
-
-    async def changed(self, within: float) -> None:
-        live = self.job.live if self.job is not None and self.busy else None
-        if live is None or live.over:
-            await asyncio.sleep(min(within, LOOK))
-        else:
-            await live.changed(within)
-
-    def begin(self, job: Job, task: asyncio.Task[None]) -> None:
-        self.job, self.task, self._ended = job, task, None
-
-    async def view(self) -> RunView:
-        if self.busy and self.job is not None:
-            if self.job.live is not None:
-                return (await self.job.live.view()).model_copy(update={"live": True})
-            return RunView(
-                id=self.asked.id,
-                status="starting",
-                folder=str(self.folder),
-                live=True,
-                priority=self.runner.priority,
-                share=self.runner.share,
-                started_at=self.asked.created_at,
-            )
-        if self._ended is None:
-            self._ended = await asyncio.to_thread(self._of_folder)
-        return self._ended
-
-    def _of_folder(self) -> RunView:
-        id, detail = self.asked.id, self.asked.detail
-        try:
-            manifest = manifest_in(self.folder)
-        except ConfigError as error:
-            manifest, detail = None, str(error)
-        if manifest is not None:
-            view = view_of_folder(self.folder, manifest, id=id, detail=detail)
-            return view.model_copy(update={"status": "failed"}) if detail and view.status == "interrupted" else view
-        status = "failed" if detail else "interrupted"
-        started = self.asked.created_at
-        return RunView.model_validate(
-            {"id": id, "status": status, "folder": str(self.folder), "live": False, "started_at": started}
-            | {"detail": detail}
-        )
 
 
 class ServedRuns:

@@ -198,12 +198,13 @@ def test_gymbox_run_uses_the_running_controller(stack: Stack, tmp_path: Path) ->
 def test_the_controller_does_a_run_and_keeps_it_when_it_is_killed(stack: Stack) -> None:
     runs = f"{stack.controller}/v1/runs"
     overrides = ["environment=counter", "model=scripted", "runner.limit=4"]
-    assert stack.curl("POST", runs, {"id": "mine", "overrides": overrides})[0] == 201
+    status, made = stack.curl("POST", runs, {"id": "mine", "overrides": overrides})
+    assert status == 201, made
     until = time.monotonic() + 300
     while (view := stack.curl("GET", f"{runs}/mine")[1])["live"]:
         assert time.monotonic() < until, view
         time.sleep(0.5)
-    assert (view["status"], view["done"], view["reward"]) == ("finished", 4, 1.0), view
+    assert (view["detail"], view["status"], view["done"], view["reward"]) == ("", "finished", 4, 1.0)
 
     stack.kill("controller")
     stack.up("controller")

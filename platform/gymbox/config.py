@@ -122,22 +122,22 @@ def compose(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Setti
         "proxy": _validated(ProxyLimits, raw.get("proxy") or {}, "proxy"),
     }
     for part in parts.values():
-        for secret in _secrets(part):
+        for secret in values_in(part, SecretStr):
             logs.hide(secret.get_secret_value())
     return _validated(Settings, {**raw, **parts}, "settings")
 
 
-def _secrets(value: Any) -> Iterator[SecretStr]:
-    """Every secret in a component's fields."""
-    if isinstance(value, SecretStr):
+def values_in[Kind](value: Any, kind: type[Kind]) -> Iterator[Kind]:
+    """Every value of that kind, such as secrets or paths, in a component's fields, however deep."""
+    if isinstance(value, kind):
         yield value
     elif isinstance(value, BaseModel):
-        yield from _secrets(dict(value))
+        yield from values_in(dict(value), kind)
     elif isinstance(value, dict):
-        yield from _secrets(list(value.values()))
+        yield from values_in(list(value.values()), kind)
     elif isinstance(value, list | tuple | set | frozenset):
         for part in value:
-            yield from _secrets(part)
+            yield from values_in(part, kind)
 
 
 def component(raw: Any, name: str, kind: type[BaseModel] | None) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gymbox.cli import Commands
-from gymbox.errors import ConfigError, Conflict, NotFound
+from gymbox.errors import ConfigError, Conflict, NotFound, Problem
 
 if TYPE_CHECKING:  # imported where they are used, so that --help is quick
     from pathlib import Path
@@ -139,7 +139,7 @@ def _view(run: str, controller: str) -> RunView:
         return _at(controller, run, lambda client, id: client.get(id))
     found = _found(run)
     if found.entry is not None:
-        with suppress(Exception):  # it may end between two looks: then its folder tells
+        with suppress(Problem):  # it may end between two looks: then its folder tells
             return _ask(found, lambda client, id: client.get(id))
     return _of_folder(found.id, found.folder)
 
@@ -246,7 +246,7 @@ def _all(controller: str) -> list[RunView]:
                 return await RunsClient(http, url=controller, token=admin_token()).all()
             found = []
             for entry in _live():
-                with suppress(Exception):  # it has ended since
+                with suppress(Problem):  # it has ended since
                     found.append(await RunsClient.at(http, entry.socket).get(entry.id))
             return found
 

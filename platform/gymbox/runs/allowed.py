@@ -8,14 +8,13 @@ variable, and no address to which a key of the server's would go.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from gymbox_sandbox.lifecycle import ID_PATTERN
 from pydantic import BaseModel, SecretStr
 
-from gymbox.config import Settings
+from gymbox.config import Settings, values_in
 from gymbox.errors import ConfigError
 from gymbox.models.litellm import LiteLLM
 
@@ -81,7 +80,7 @@ def check_settings(settings: Settings, overrides: Sequence[str], *, catalog: Seq
             continue
         given = {name.split(".")[1] for name in names if name.startswith(f"{section}.")}
         for field in sorted(given & set(type(part).model_fields)):
-            for path in _paths(getattr(part, field)):
+            for path in values_in(getattr(part, field), Path):
                 if not path.resolve().is_relative_to(files.resolve()):
                     raise ConfigError(f"{section}.{field}: a caller may name files of runs of this server, no others")
         _check_keys(section, part, given)
@@ -94,7 +93,7 @@ def without_secrets(settings: Settings, overrides: Sequence[str]) -> list[str]:
         name = override.partition("=")[0]
         section, _, field = name.partition(".")
         part, field = getattr(settings, section, None), field.partition(".")[0]
-        hidden = field and isinstance(part, BaseModel) and any(_secrets(getattr(part, field, None)))
+        hidden = field and isinstance(part, BaseModel) and any(values_in(getattr(part, field, None), SecretStr))
         found.append(f"{name}=***" if hidden else override)
     return found
 
@@ -104,33 +103,13 @@ def _check_keys(section: str, part: BaseModel, given: set[str]) -> None:
         raise ConfigError(f"{section}=litellm takes keys from the server's environment, so no caller may choose it")
     if not given & set(ADDRESSES):
         return
-    own = [name for name in type(part).model_fields if name not in given and any(_secrets(getattr(part, name)))]
+    own = [
+        name
+        for name in type(part).model_fields
+        if name not in given and any(values_in(getattr(part, name), SecretStr))
+    ]
     if own:
         raise ConfigError(
             f"{section}.{own[0]} of this server goes to no address of a caller's: with {section}.base_url give "
             f"{section}.{own[0]} too, or {section}.{own[0]}=null for none"
         )
-
-
-def _paths(value: Any) -> Iterator[Path]:
-    if isinstance(value, Path):
-        yield value
-    elif isinstance(value, BaseModel):
-        yield from _paths(dict(value))
-    elif isinstance(value, dict):
-        yield from _paths(list(value.values()))
-    elif isinstance(value, list | tuple | set | frozenset):
-        for part in value:
-            yield from _paths(part)
-
-
-def _secrets(value: Any) -> Iterator[SecretStr]:
-    if isinstance(value, SecretStr):
-        yield value
-    elif isinstance(value, BaseModel):
-        yield from _secrets(dict(value))
-    elif isinstance(value, dict):
-        yield from _secrets(list(value.values()))
-    elif isinstance(value, list | tuple | set | frozenset):
-        for part in value:
-            yield from _secrets(part)

@@ -38,6 +38,8 @@ from gymbox.runs.view import RunView
 log = logging.getLogger(__name__)
 
 STARS = "***"
+PLACES = 24
+"""Characters that a sandbox's id has for task, repeat, start and attempt, of its 100."""
 BUSY = 10.0
 """Seconds after which to come back when as many runs are live as may be."""
 
@@ -142,6 +144,9 @@ class ServedRuns:
                 if run.asked.overrides != asked.overrides:
                     raise Conflict(f"run {id} exists and was asked for with other settings")
                 return await run.view(), False
+            longest = max(len(name) for name in settings.environment)
+            if len(id) + min(longest, 60) + PLACES > 100:
+                raise Invalid(f"the id {id} is too long: ids of sandboxes begin with it and the environment's name")
             if (self.folder / id).exists():
                 raise Conflict(f"there is a folder {id} among the runs that is none of this controller's")
             run = ServedRun(asked, self.folder / id)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gymbox.environment import Catalog
 from gymbox.errors import AtCapacity, Conflict, Invalid, NotFound, Unavailable
 from gymbox.http import HttpClient
 from gymbox.runs.register import Register
 
+ROOT = Path(__file__).parents[3]
 QUICK = ["environment=counter", "model=scripted", "runner.limit=3"]
 SLOW = ["environment=counter", "model=scripted", "model.latency=0.3", "runner.concurrency=2"]
 
@@ -143,6 +146,16 @@ async def test_everything_is_checked_before_anything_begins(server: Any, overrid
     with pytest.raises(Invalid, match=said):
         await server.client.create(overrides, id="r")
     assert list(server.runs.folder.iterdir()) == []
+
+
+async def test_an_id_that_leaves_no_room_for_those_of_its_sandboxes_is_refused(
+    server: Any, catalog: Catalog, tmp_path: Path
+) -> None:
+    long = tmp_path / "environments" / ("long-" + "x" * 55)
+    shutil.copytree(ROOT / "environments" / "counter", long)
+    catalog.folders.append(long.parent)
+    with pytest.raises(Invalid, match="is too long"):
+        await server.client.create([f"environment={long.name}", "model=scripted"], id="a" * 40)
 
 
 async def test_no_more_runs_are_live_than_may_be(serve: Any) -> None:

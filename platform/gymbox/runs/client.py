@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from aiohttp import ClientResponse
 
 from gymbox.errors import TimedOut, Unavailable
 from gymbox.http import HttpClient
@@ -72,11 +75,12 @@ class RunsClient:
                 ) as answer:
                     if answer.status == 204:
                         return
-                    async for event in events_in(answer.content.iter_any()):
-                        failures, after = 0, event.id
-                        yield event.event, json.loads(event.data)
-                        if event.event == "end":
-                            return
+                    async with aclosing(cast(Any, events_in(_parts(answer)))) as found:
+                        async for event in found:
+                            failures, after = 0, event.id
+                            yield event.event, json.loads(event.data)
+                            if event.event == "end":
+                                return
                 raise Unavailable(f"the stream of run {id} ended before the run")
             except (Unavailable, TimedOut):
                 failures += 1
@@ -88,3 +92,8 @@ class RunsClient:
         return await self._http.json(
             method, self._url + path, headers=self._headers, socket=self._socket, timeout=60, **options
         )
+
+
+async def _parts(answer: ClientResponse) -> AsyncIterator[bytes]:
+    async for part in answer.content.iter_any():
+        yield part

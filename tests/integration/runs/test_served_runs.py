@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gymbox.client import ControllerClient
+from gymbox.embedded import EmbeddedController
 from gymbox.environment import Catalog
 from gymbox.errors import AtCapacity, Conflict, Invalid, NotFound, Unavailable
 from gymbox.http import HttpClient
+from gymbox.local_controller import LEASE
 from gymbox.runs.register import Register
+from gymbox_sandbox.lifecycle import CreateSandbox
 
 ROOT = Path(__file__).parents[3]
 QUICK = ["environment=counter", "model=scripted", "runner.limit=3"]
@@ -243,3 +247,27 @@ async def test_a_record_that_is_none_is_left_alone(serve: Any, tmp_path: Path) -
     async with serve() as server:
         assert await server.client.all() == []
     assert (folder / "torn.json").exists()
+
+
+async def test_a_judge_is_brought_by_the_caller_where_the_proxy_has_none(server: Any) -> None:
+    judged = ["environment=short_answers", "model=scripted", "runner.limit=2"]
+    await server.client.create(judged, id="without")
+    failed = await server.until("without", lambda view: not view.live)
+    assert failed.status == "failed" and "need a judge" in failed.detail and "set judge=" in failed.detail
+
+    await server.client.create([*judged, "judge=scripted"], id="with")
+    ended = await server.until("with", lambda view: not view.live)
+    assert (ended.status, ended.reward) == ("finished", 1.0)
+
+
+async def test_what_a_killed_controller_left_of_its_runs_is_removed_and_other_sandboxes_are_not(
+    serve: Any, client: ControllerClient, controller: EmbeddedController
+) -> None:
+    async with serve() as server:
+        await server.client.create(QUICK, id="r")
+        await server.until("r", lambda view: not view.live)
+    await client.create(CreateSandbox(id="left", environment="counter", run="r", lease=LEASE))
+    await client.create(CreateSandbox(id="mine", environment="counter", run="other", lease=LEASE))
+
+    async with serve():
+        assert [view.id for view in await client.sandboxes(status="ready")] == ["mine"]

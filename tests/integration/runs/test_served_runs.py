@@ -12,7 +12,7 @@ import pytest
 from gymbox.client import ControllerClient
 from gymbox.embedded import EmbeddedController
 from gymbox.environment import Catalog
-from gymbox.errors import AtCapacity, Conflict, Invalid, NotFound, Unavailable
+from gymbox.errors import AtCapacity, ConfigError, Conflict, Invalid, NotFound, Unavailable
 from gymbox.http import HttpClient
 from gymbox.local_controller import LEASE
 from gymbox.runs.register import Register
@@ -271,3 +271,30 @@ async def test_what_a_killed_controller_left_of_its_runs_is_removed_and_other_sa
 
     async with serve():
         assert [view.id for view in await client.sandboxes(status="ready")] == ["mine"]
+
+
+async def test_a_run_can_be_steered_before_its_first_rollout(server: Any) -> None:
+    await server.runs.create("r", QUICK)
+    assert (await server.runs.pause("r")).status == "starting"
+    assert (await server.runs.resume("r")).status == "starting"
+    await server.runs.cancel("r", now=False)
+
+    stopped = await server.until("r", lambda view: not view.live)
+    assert (stopped.status, stopped.done) == ("interrupted", 0)
+    await server.client.resume("r")
+    assert (await server.until("r", lambda view: not view.live)).status == "finished"
+
+
+async def test_a_run_that_is_stopping_is_resumed_when_it_has_stopped(server: Any) -> None:
+    await server.client.create([*SLOW, "model.latency=2"], id="r")
+    await server.until("r", lambda view: view.running == 2)
+    await server.client.cancel("r")
+    with pytest.raises(Conflict, match="is stopping; resume it when it has stopped"):
+        await server.client.resume("r")
+
+
+async def test_a_folder_that_cannot_be_made_ends_the_start(serve: Any, tmp_path: Path) -> None:
+    (tmp_path / "runs").touch()
+    with pytest.raises(ConfigError, match="cannot keep runs in .*; set --runs DIR"):
+        async with serve():
+            pass

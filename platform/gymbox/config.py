@@ -7,9 +7,10 @@ are its fields. Nobody below the command line reads configuration.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import yaml
@@ -100,18 +101,23 @@ def _without_passwords(value: Any) -> Any:
     return value
 
 
-def compose(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Settings:
+def compose(
+    overrides: Sequence[str], config_dirs: Sequence[Path] = (), given: Mapping[str, Any] = MappingProxyType({})
+) -> Settings:
     """The settings that the shipped configuration, that of `config_dirs` and `overrides` make together. Their secrets
     are hidden from the logs.
 
     Args:
         overrides: `group=choice` and `name.field=value`, as on the command line.
         config_dirs: folders with groups of one's own, such as `model/mine.yaml` for `model=mine`.
+        given: parts of the settings that are there already, in the place of what is composed: components, or the
+            fields of `runner` that win.
 
     Raises:
         ConfigError: what is wrong, with the nearest name where one is mistyped.
     """
     raw = _composed([_prepared(override) for override in overrides], config_dirs)
+    raw |= {**given, "runner": {**(raw.get("runner") or {}), **given.get("runner", {})}}
     parts: dict[str, Any] = {
         "agent": component(raw.get("agent"), "agent", Agent),
         "model": component(raw.get("model"), "model", Model),
@@ -146,6 +152,8 @@ def component(raw: Any, name: str, kind: type[BaseModel] | None) -> Any:
     Raises:
         ConfigError: `_target_` is missing, cannot be imported or is of another kind, or its fields are wrong.
     """
+    if isinstance(raw, BaseModel) and _is_a(type(raw), kind):
+        return raw
     if not isinstance(raw, dict) or "_target_" not in raw:
         raise ConfigError(f"{name} has no _target_; choose one with {name}=NAME")
     target, fields = str(raw["_target_"]), {key: value for key, value in raw.items() if key != "_target_"}

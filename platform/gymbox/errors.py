@@ -127,6 +127,8 @@ class ErrorKind(StrEnum):
     """`verify` returned what is no finite number."""
     TIMED_OUT = "timed_out"
     """The stage, or the whole rollout, took longer than `timeouts` allow."""
+    CANCELLED = "cancelled"
+    """Whoever asked for it did not want it any more; see the Python API."""
     INVALID_TASK = "invalid_task"
     """The row is no task that the environment takes."""
     INTERNAL = "internal"

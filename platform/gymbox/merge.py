@@ -10,9 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from gymbox.budget import Used
 from gymbox.errors import ConfigError
 from gymbox.models.cassettes import CALLS, JUDGE_CALLS
 from gymbox.results import FAILURES, MANIFEST, METRICS, ROLLOUTS, RunManifest, Score, manifest_in, metrics_of, written
@@ -149,6 +151,8 @@ def _write(shards: Sequence[Shard], folder: Path) -> RunManifest:
             "planned": sum(shard.manifest.planned for shard in shards),
             "done": total.rollouts,
             "scored": total.scored,
+            "used": reduce(Used.plus, (shard.manifest.used for shard in shards)),
+            "stopped_by": None,
             "started_at": min(shard.manifest.started_at for shard in shards),
             "ended_at": max(shard.manifest.ended_at or datetime.now(UTC) for shard in shards),
             "shards": [shard.manifest.run for shard in shards],

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator
 
+from gymbox.budget import Budget
 from gymbox.dataset import Dataset, Row, open_datasets
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError, ErrorKind, nearest
@@ -77,7 +78,11 @@ class RunnerSettings(BaseModel):
     capture_rate: float = Field(0.1, ge=0, le=1)
     """That part; the same rollouts in every run of the same tasks."""
     grace: float = Field(30, ge=0)
-    """Seconds that running rollouts get to end after Ctrl-C; then they are dropped, for a resume to do again."""
+    """Seconds that running rollouts get to end after Ctrl-C, or once the budget is used up; then they are dropped, for
+    a resume to do again."""
+    budget: Budget = Budget()
+    """What the run may use in all its starts, such as `{tokens: 1_000_000, cost: 5, seconds: 3600}`. When a limit is
+    reached no further rollout starts and the run ends as `stopped`, to be gone on with by a larger budget."""
 
     @field_validator("capture", mode="before")
     @classmethod

@@ -24,10 +24,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gymbox.budget import Reached, Used
 from gymbox.errors import ConfigError
 
 ROLLOUTS, FAILURES, MANIFEST, METRICS = "rollouts.jsonl", "failures.jsonl", "manifest.json", "metrics.json"
-Status = Literal["running", "finished", "interrupted", "failed"]
+Status = Literal["running", "finished", "interrupted", "stopped", "failed"]
+"""How a run ended; `stopped`: its budget was used up."""
 log = logging.getLogger(__name__)
 
 
@@ -100,6 +102,10 @@ class RunManifest(BaseModel):
     planned: int
     done: int = 0
     scored: int = 0
+    used: Used = Field(default_factory=Used)
+    """What the calls of all models have used, in all starts; while the run goes on, a few seconds old."""
+    stopped_by: Reached | None = None
+    """The limit of the budget that ended the last start."""
     shards: list[str] = Field(default_factory=list)
     """The runs that this one was put together from."""
     started_at: datetime
@@ -178,6 +184,7 @@ class RunFolder:
                 images=images or {},
                 versions=versions,
                 planned=planned,
+                used=before.used if before else Used(),
             )
             folder = cls(path, manifest)
         except OSError as error:
@@ -297,6 +304,16 @@ class RunFolder:
             os.ftruncate(self._file, self._size)
             raise
         self._size += len(lines)
+
+    async def save(self) -> None:
+        """Write the manifest as it is now; what cannot be written is logged, and will be at the end."""
+        async with self._turn:
+            self.manifest.done, self.manifest.scored = self.total.rollouts, self.total.scored
+            content = self.manifest.model_dump(mode="json")
+            try:
+                await asyncio.to_thread(written, self.path / MANIFEST, content)
+            except OSError as error:
+                log.warning("could not write the manifest of %s: %s", self.path, error.strerror)
 
     async def close(self, status: Status) -> None:
         """Write manifest and metrics, when every line is on disk, and let go of the folder."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,17 +18,20 @@ from pydantic import BaseModel
 
 from gymbox import logs
 from gymbox.agents import Agent
-from gymbox.errors import ErrorKind, Stage
+from gymbox.budget import Meter, Reached
+from gymbox.errors import ErrorKind, RolloutError, Stage
 from gymbox.http import HttpClient
 from gymbox.models import Model
 from gymbox.models.capture import Capture
 from gymbox.models.cassettes import CALLS
+from gymbox.models.metered import MeteredModel
 from gymbox.models.recorded import RecordedModel
 from gymbox.models.rollout_endpoints import RolloutEndpoints
 from gymbox.models.trajectories import has_token_ids, rebuilt, told_of
 from gymbox.plan import Plan, Slot
 from gymbox.results import RunFolder, Score, Status
 from gymbox.rollout import RolloutController, RolloutResult, run_rollout
+from gymbox.runs.cancels import Cancelled
 from gymbox.runs.control import RunControl
 
 RETRY_PAUSE, LONGEST_PAUSE = 1.0, 30.0
@@ -50,6 +53,17 @@ class Watcher(Protocol):
         """`result` is None if it was cancelled; else it is on disk."""
 
 
+class Feed(Protocol):
+    """Where a run's workers have their slots from."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether there will be no further one."""
+
+    async def next(self) -> Slot | None:
+        """The next one, waited for; None when there is none."""
+
+
 class Summary(BaseModel):
     """How a run ended."""
 
@@ -62,6 +76,8 @@ class Summary(BaseModel):
     environments: dict[str, Score]
     gave_up: str = ""
     """Why the run stopped of its own accord."""
+    stopped_by: Reached | None = None
+    """The limit of its budget that it came to."""
 
     @property
     def complete(self) -> bool:
@@ -79,15 +95,21 @@ async def run(
     *,
     watcher: Watcher | None = None,
     control: RunControl | None = None,
+    meter: Meter | None = None,
+    feed: Feed | None = None,
+    notes: Callable[[str], dict[str, Any]] = lambda attempt: {},
     retry_pause: float = RETRY_PAUSE,
 ) -> Summary:
     """Do what `folder` has no line for yet, then close it.
 
     One failed rollout never ends the others. Once `control` is stopped no new one starts, and those under way get
     `settings.grace` seconds; once they are dropped, or this call is cancelled, they end at once. What was dropped has
-    no line. A run that gives up (`settings.give_up_after`) drops them itself.
+    no line. A run that gives up (`settings.give_up_after`) drops them itself; one whose budget is used up stops.
 
     Args:
+        meter: counts what the model's calls use; whoever calls this may have it count the judge's, too.
+        feed: gives the slots, in place of all that the plan lists.
+        notes: what to add to the result of an attempt, by its id.
         retry_pause: seconds before the second attempt at a rollout.
 
     Raises:
@@ -96,37 +118,61 @@ async def run(
     control = control or RunControl()
     status: Status = "failed"
     capture, settings = None, plan.settings
+    meter = meter or Meter(settings.budget, folder.manifest.used)
+    model = MeteredModel.of(model, meter)
+    if feed is None:  # a feed may be empty so far
+        feed = _Listed(slot for slot in plan if slot.id(folder.manifest.run) not in folder.done)
     if settings.capture != "off":
         rate, secrets = settings.capture_rate, logs.hidden()
         capture = Capture(folder.path / CALLS, mode=settings.capture, rate=rate, secrets=secrets)
         model = RecordedModel.of(model, capture)
     endpoints = RolloutEndpoints(model, http)
-    run = _Run(plan, agent, model, controller, http, folder, watcher, control, retry_pause, endpoints, capture)
+    run = _Run(
+        plan, agent, model, controller, http, folder, watcher, control, feed, notes, retry_pause, endpoints, capture
+    )
     try:
         async with capture or nullcontext():
             try:
-                await run.work()
+                async with meter.running(control.stop, control.stopped.is_set, folder.save):
+                    await run.work()
             finally:
                 await endpoints.close()
-        if len(folder.done) == len(plan):
+        run.gave_up = run.gave_up or meter.fault
+        if folder.total.rollouts == len(plan) and feed.ended:
             status = "finished"
+        elif meter.reached:
+            status, folder.manifest.stopped_by = "stopped", meter.reached
         elif not run.gave_up:
             status = "interrupted"
     except asyncio.CancelledError:
         status = "interrupted"
         raise
     finally:
+        folder.manifest.planned = len(plan)
         await folder.close(status)
     return Summary(
         run=folder.manifest.run,
         folder=folder.path,
         status=status,
         planned=len(plan),
-        done=len(folder.done),
+        done=folder.total.rollouts,
         total=folder.total,
         environments=folder.scores,
         gave_up=run.gave_up if status == "failed" else "",
+        stopped_by=folder.manifest.stopped_by,
     )
+
+
+class _Listed:
+    """The slots of a plan, one after the other."""
+
+    ended = True
+
+    def __init__(self, slots: Iterator[Slot]) -> None:
+        self._slots = slots
+
+    async def next(self) -> Slot | None:
+        return next(self._slots, None)
 
 
 @dataclass
@@ -139,18 +185,23 @@ class _Run:
     folder: RunFolder
     watcher: Watcher | None
     control: RunControl
+    feed: Feed
+    notes: Callable[[str], dict[str, Any]]
     retry_pause: float
     endpoints: RolloutEndpoints
     capture: Capture | None
     gave_up: str = ""
     heard: Counter[ErrorKind | None] = field(default_factory=Counter)
     """How rollouts have ended in this start of the run; None: with a reward."""
+    stages: dict[str, Stage] = field(default_factory=dict)
+    """How far the rollouts under way are."""
 
     async def work(self) -> None:
         """A crew of workers shares the slots that are left; memory does not grow with their number."""
-        slots = (slot for slot in self.plan if slot.id(self.folder.manifest.run) not in self.folder.done)
-        size = min(self.plan.settings.concurrency, len(self.plan) - len(self.folder.done))
-        crew = [asyncio.create_task(self._worker(slots)) for _ in range(size)]
+        size = self.plan.settings.concurrency
+        if self.feed.ended:
+            size = min(size, len(self.plan) - len(self.folder.done))
+        crew = [asyncio.create_task(self._worker()) for _ in range(size)]
         everyone = asyncio.gather(*crew)
         control = self.control
         stopped, dropped = asyncio.create_task(control.stopped.wait()), asyncio.create_task(control.dropped.wait())
@@ -168,13 +219,13 @@ class _Run:
                 task.cancel()
             await asyncio.gather(*crew, stopped, dropped, everyone, return_exceptions=True)
 
-    async def _worker(self, slots: Iterator[Slot]) -> None:
-        while await self.control.may_start() and (slot := next(slots, None)):
+    async def _worker(self) -> None:
+        while await self.control.may_start() and (slot := await self.feed.next()):
             if self.watcher:
                 self.watcher.started(slot)
             result: RolloutResult | None = None
             try:
-                finished, failed = await self._attempts(slot)
+                finished, failed = await self._unless_cancelled(slot)
                 await self.folder.add(self._record(slot, finished, failed))
                 result = finished
                 log.info("rollout %s: %s", result.rollout_id, result.error.kind if result.error else result.reward)
@@ -191,6 +242,21 @@ class _Run:
         if result.error and kind in HOPELESS and not others and self.heard[kind] == enough:
             self.gave_up = f"the first {enough} rollouts all ended in {kind}: {result.error.detail}"
             self.control.drop()
+
+    async def _unless_cancelled(self, slot: Slot) -> tuple[RolloutResult, list[RolloutResult]]:
+        """See `_attempts`; a rollout that is cancelled ends with an error that says so."""
+        id, began = slot.id(self.folder.manifest.run), time.perf_counter()
+        try:
+            async with self.control.cancels.scope(id):
+                return await self._attempts(slot)
+        except Cancelled as error:
+            stage = self.stages.get(id, Stage.PROVISION)
+            told = RolloutError(stage=stage, kind=ErrorKind.CANCELLED, detail=str(error), retryable=False)
+            result = RolloutResult(rollout_id=id, task_id=slot.row.id, environment=slot.environment.name, error=told)
+            result.timings["total"] = round(time.perf_counter() - began, 6)
+            return result, []
+        finally:
+            self.stages.pop(id, None)
 
     async def _attempts(self, slot: Slot) -> tuple[RolloutResult, list[RolloutResult]]:
         """The last attempt, and the failed ones before it."""
@@ -211,7 +277,12 @@ class _Run:
         id = slot.id(manifest.run)
         # a sandbox of an earlier attempt may still be there, and the same id would mean the same, used sandbox
         sandbox = id if (manifest.starts, attempt) == (1, 1) else f"{id}.{manifest.starts}.{attempt}"
-        entered = partial(self.watcher.entered, slot) if self.watcher else _unheard
+
+        def entered(stage: Stage) -> None:
+            self.stages[id] = stage
+            if self.watcher:
+                self.watcher.entered(slot, stage)
+
         result = await run_rollout(
             slot.row.fields,
             slot.environment,
@@ -225,7 +296,7 @@ class _Run:
         )
         if self.capture is not None and self.capture.records(sandbox):
             result = await with_calls(result, self.capture, sandbox)
-        return result.model_copy(update={"rollout_id": id})
+        return result.model_copy(update={"rollout_id": id, **self.notes(sandbox)})
 
     def _record(self, slot: Slot, result: RolloutResult, failed: list[RolloutResult]) -> dict[str, Any]:
         """The line in `rollouts.jsonl`: the row as it was, NeMo Gym's keys, and what came of it.
@@ -261,7 +332,3 @@ async def with_calls(result: RolloutResult, capture: Capture, attempt: str) -> R
             output = Response.model_validate({"output": made.main.output}).output
             update["response"] = result.response.model_copy(update={"output": output})
     return result.model_copy(update=update)
-
-
-def _unheard(stage: Stage) -> None:
-    """Where nobody watches."""

@@ -81,7 +81,8 @@ def gymbox(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command that `arguments` (default: those of this process) name, and leave with its exit code.
 
-    0: done · 1: it ran and something failed · 2: the request was wrong, nothing was started · 130: interrupted.
+    0: done · 1: it ran and something failed · 2: the request was wrong, nothing was started · 3: a run's
+    budget is used up · 130: interrupted.
     """
     try:
         get_command(app)(args=arguments, prog_name="gymbox", standalone_mode=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
@@ -11,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from gymbox import logs
+from gymbox.budget import Meter
 from gymbox.config import Settings, record
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError
 from gymbox.http import HttpClient
 from gymbox.judge import Judge
+from gymbox.models import Model
 from gymbox.models.capture import Capture
 from gymbox.models.cassettes import JUDGE_CALLS
-from gymbox.plan import Plan
-from gymbox.results import RunFolder
-from gymbox.runner import Summary, Watcher, run
+from gymbox.plan import Plan, RunnerSettings
+from gymbox.results import RunFolder, RunManifest
+from gymbox.runner import Feed, Summary, Watcher, run
 from gymbox.runs.control import RunControl
 from gymbox.runs.places import Places
 from gymbox.runs.sandbox_source import SandboxSource, sandbox_source
@@ -35,6 +36,7 @@ class Job:
         self.settings = settings
         self.output = settings.runner.output or _new_folder(settings.environment)
         self.control = RunControl()
+        self.model: Model = settings.model
         self.running = False
         """Whether rollouts are under way, so that it can be stopped softly."""
         self._places = places
@@ -55,15 +57,16 @@ class Job:
             ConfigError: something is wrong; no rollout was started.
             WriteFailed: a result could not be written.
         """
-        runner, model = self.settings.runner, self.settings.model
+        runner, model = self.settings.runner, self.model
         if runner.resume and runner.output is None:
             raise ConfigError("runner.resume=true needs runner.output=DIR, the folder of the run to go on with")
         if runner.retry_failed and not runner.resume:
             raise ConfigError("runner.retry_failed=true needs runner.resume=true: it is for a run to go on with")
         environments = self._environments()
-        with Plan(environments, runner, self._places.cache / "datasets") as plan:
+        check_prices(environments, self.settings)
+        with self._plan(environments) as plan:
             inputs = self._inputs(plan)
-            RunFolder.check(self.output, inputs=inputs, resume=runner.resume)
+            check_left(self._before(inputs), runner)
             async with AsyncExitStack() as stack:
                 http = await stack.enter_async_context(HttpClient())
                 source = await stack.enter_async_context(
@@ -72,9 +75,11 @@ class Job:
                 stack.push_async_callback(model.close)
                 await model.open()
                 folder = self._folder(inputs, source, planned=len(plan))
+                meter = Meter(runner.budget, folder.manifest.used)
+                if source.judge is not None:
+                    source.judge.metered(meter)
                 await stack.enter_async_context(self._judge_recorded(source.judge, folder))
                 watcher = stack.enter_context(watching(plan, folder, source))
-                gc.freeze()  # what start-up made is there to stay: no collection need look through it again
                 self.running = True
                 try:
                     return await run(
@@ -86,9 +91,27 @@ class Job:
                         folder,
                         watcher=watcher,
                         control=self.control,
+                        meter=meter,
+                        feed=self._feed(plan),
+                        notes=self._notes,
                     )
                 finally:
                     self.running = False
+
+    def _plan(self, environments: Sequence[Environment]) -> Plan:
+        return Plan(environments, self.settings.runner, self._places.cache / "datasets")
+
+    def _before(self, inputs: dict[str, Any]) -> RunManifest | None:
+        """The run to go on with; see `RunFolder.check`."""
+        return RunFolder.check(self.output, inputs=inputs, resume=self.settings.runner.resume)
+
+    def _feed(self, plan: Plan) -> Feed | None:
+        """See `gymbox.runner.run`."""
+        return None
+
+    def _notes(self, attempt: str) -> dict[str, Any]:
+        """See `gymbox.runner.run`."""
+        return {}
 
     def _inputs(self, plan: Plan) -> dict[str, Any]:
         """See `RunManifest.inputs`."""
@@ -127,8 +150,12 @@ class Job:
             ConfigError: one cannot be found, or needs a judge that is not given; or `sessions` is given for a
                 controller that has manifests of its own.
         """
-        found, sessions = find(self.settings.environment, self._places.environments), self.settings.sessions
+        found = find(self.settings.environment, self._places.environments)
         check_judge(found, self.settings)
+        return self._of_sessions(found)
+
+    def _of_sessions(self, found: list[Environment]) -> list[Environment]:
+        sessions = self.settings.sessions
         if sessions is None:
             return found
         if self.settings.controller:
@@ -165,6 +192,37 @@ def check_judge(environments: Sequence[Environment], settings: Settings) -> None
         raise ConfigError(
             f"{needing[0]} is scored with the help of a model, and this run has none for it: add judge=openai "
             "judge.name=NAME, or another as for model= (judge=scripted replays the rows' gold judgements)"
+        )
+
+
+def check_prices(environments: Sequence[Environment], settings: Settings) -> None:
+    """
+    Raises:
+        ConfigError: the budget has a limit for what models cost, and one of them has no price.
+    """
+    if settings.runner.budget.cost is None:
+        return
+    priceless = ["model"] if settings.model.price is None else []
+    if any(environment.manifest.judge is not None for environment in environments):
+        priceless += ["judge"] if settings.judge is None or settings.judge.price is None else []
+    if priceless:
+        raise ConfigError(
+            f"runner.budget.cost cannot be kept: the {priceless[0]} has no price; add what a million tokens cost, "
+            f"{priceless[0]}.price='{{input: 2, output: 8}}'"
+        )
+
+
+def check_left(before: RunManifest | None, settings: RunnerSettings) -> None:
+    """
+    Raises:
+        ConfigError: the run to go on with has used up this budget.
+    """
+    if before is None or (before.status == "finished" and not settings.retry_failed):
+        return
+    if reached := settings.budget.reached(before.used):
+        raise ConfigError(
+            f"the run's budget is used up ({reached}); go on with a larger one, which counts what was used before, "
+            f"such as runner.budget.{reached.limit}={reached.more}"
         )
 
 

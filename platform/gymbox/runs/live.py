@@ -1,0 +1,322 @@
+"""Live: a run whose results are taken while it goes on, by a trainer or any other Python program."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator, Iterator, Sequence, Sized
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from gymbox.config import Settings
+from gymbox.environment import Environment
+from gymbox.errors import ConfigError
+from gymbox.models import Model
+from gymbox.plan import Plan
+from gymbox.results import RunFolder, RunManifest
+from gymbox.runner import Feed, Summary, Watcher
+from gymbox.runs.delivery import Counts, Delivery, Result
+from gymbox.runs.job import Job, check_judge
+from gymbox.runs.memory_folder import MemoryFolder
+from gymbox.runs.pace import PacedControl
+from gymbox.runs.places import Places
+from gymbox.runs.policy import PolicyModel
+from gymbox.runs.row_stream import Rows, StreamedPlan, written_rows
+from gymbox.runs.sandbox_source import SandboxSource
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Taking:
+    """How the results of a run are taken."""
+
+    ahead: int
+    max_staleness: int | None
+    drop_stale: bool
+    include_done: bool
+
+
+class LiveJob(Job):
+    """A job for given environments or rows, and for results that need no folder.
+
+    Args:
+        scratch: a folder of this job's own, there from its beginning to its end.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        places: Places,
+        *,
+        environments: Sequence[Environment],
+        rows: Rows | None,
+        ahead: int,
+        scratch: Path,
+    ) -> None:
+        super().__init__(settings, places)
+        self.control: PacedControl = PacedControl(ahead)
+        self.model = self.policy = PolicyModel.of(settings.model)
+        self.in_memory = settings.runner.output is None
+        if self.in_memory:
+            self.output = scratch
+        self._given = environments
+        self._rows = rows
+        self._scratch = scratch
+
+    @property
+    def streams(self) -> bool:
+        """Whether its rows come while it goes on."""
+        return self._rows is not None and not isinstance(self._rows, Sized)
+
+    def _environments(self) -> list[Environment]:
+        found = list(self._given)
+        check_judge(found, self.settings)
+        if self._rows is not None:
+            if len(found) != 1:
+                raise ConfigError(f"rows= are for one environment, and this run has {len(found)}")
+            if self.streams and self.settings.runner.resume:
+                raise ConfigError("a run of rows from an iterator cannot be gone on with: give them as a list")
+            if self.streams and (self.settings.runner.shard or self.settings.runner.order != "dataset"):
+                raise ConfigError("rows from an iterator come in their own order: shard and order need a list")
+            if not self.streams:
+                path = self._scratch / "rows.jsonl"
+                written_rows(self._rows, path)  # type: ignore[arg-type]
+                found = [replace(found[0], manifest=found[0].manifest.model_copy(update={"dataset": str(path)}))]
+        return self._of_sessions(found)
+
+    def _plan(self, environments: Sequence[Environment]) -> Plan:
+        if self.streams:
+            assert self._rows is not None
+            return StreamedPlan(environments[0], self.settings.runner, self._rows, self.control)
+        if self._rows is None:
+            return super()._plan(environments)
+        try:
+            return Plan(environments, self.settings.runner)
+        except ConfigError as error:
+            raise ConfigError(str(error).replace(str(environments[0].dataset), "rows")) from None
+
+    def _before(self, inputs: dict[str, Any]) -> RunManifest | None:
+        return None if self.in_memory else super()._before(inputs)
+
+    def _folder(self, inputs: dict[str, Any], source: SandboxSource, *, planned: int) -> RunFolder:
+        if not self.in_memory:
+            return super()._folder(inputs, source, planned=planned)
+        return MemoryFolder(self.output, inputs=inputs, settings=self.settings.record(), planned=planned)
+
+    def _feed(self, plan: Plan) -> Feed | None:
+        return plan if isinstance(plan, StreamedPlan) else None
+
+    def _notes(self, attempt: str) -> dict[str, Any]:
+        return self.policy.notes(attempt)
+
+
+class Run:
+    """A run, begun when it is entered (`async with`) or first iterated over; see `gymbox.run`.
+
+    Leaving the block, or the loop without a block, ends everything that is under way, deletes its sandboxes and closes
+    its models. Used from one event loop; only one loop over its results at a time.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        places: Places,
+        taking: Taking,
+        environments: Sequence[Environment],
+        rows: Rows | None = None,
+    ) -> None:
+        self._scratch = Path(tempfile.gettempdir()) / f"gymbox-run-{secrets.token_hex(8)}"
+        self._job = LiveJob(
+            settings,
+            places,
+            environments=environments,
+            rows=rows,
+            ahead=taking.ahead,
+            scratch=self._scratch,
+        )
+        self._taking = taking
+        self._sizes = {each.name: settings.runner.repeats_of(each.name) for each in environments}
+        self._delivery: Delivery | None = None
+        self._begun = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._inside = 0
+        self._counts = Counts()
+        self.id = ""
+        """Random; the rollouts' ids begin with it. Empty before it has begun."""
+        self.summary: Summary | None = None
+        """How it ended; None until then, and where it failed."""
+
+    @property
+    def folder(self) -> Path | None:
+        """Where its results are; None where they are kept nowhere."""
+        return None if self._job.in_memory else self._job.output
+
+    @property
+    def counts(self) -> Counts:
+        """What became of its rollouts so far."""
+        return self._counts
+
+    @property
+    def under_way(self) -> list[str]:
+        """Ids of the rollouts that have started and not ended."""
+        return self._job.control.cancels.under_way
+
+    @property
+    def policy_version(self) -> int | None:
+        """Of what samples now; None as long as none was told. Set it when the weights behind the model's address have
+        changed; `update_policy` is for another model as well."""
+        return self._job.policy.version
+
+    @policy_version.setter
+    def policy_version(self, version: int) -> None:
+        self._job.policy.tell(version)
+        self._outdate()
+
+    async def update_policy(self, version: int, model: Model | None = None) -> None:
+        """From now on rollouts are sampled by this version, and by `model` where one is given: it is opened here, and
+        closed when it is replaced or the run ends. Calls under way end where they began.
+
+        Raises:
+            ConfigError: the new model cannot be opened; the old one stays.
+        """
+        await self._job.policy.update(version, model)
+        self._outdate()
+
+    def pause(self) -> None:
+        """No further rollout starts until `resume`; those under way go on."""
+        self._job.control.pause()
+
+    def resume(self) -> None:
+        self._job.control.resume()
+
+    def stop(self) -> None:
+        """No further rollout starts; those under way have `grace` seconds to end, and are yielded."""
+        self._job.control.stop()
+
+    def cancel(self, rollout: str | None = None, *, group: str | None = None) -> None:
+        """End a rollout, those of a group that have not ended, or without either all at once. What is cancelled by
+        name ends with the error `cancelled`, and is yielded; of all, nothing more is."""
+        cancels = self._job.control.cancels
+        if rollout is None and group is None:
+            self._job.control.drop()
+        for name in [rollout] if rollout is not None else []:
+            cancels.cancel(name)
+        if group is not None and self._delivery is not None:
+            for name in self._delivery.left_of(group, max(self._sizes.values())):
+                cancels.cancel(name)
+
+    async def __aenter__(self) -> Self:
+        """
+        Raises:
+            ConfigError: something is wrong; no rollout was started.
+        """
+        self._inside += 1
+        if self._task is None:
+            self._task = asyncio.create_task(self._work())
+        begun = asyncio.create_task(self._begun.wait())
+        try:
+            await asyncio.wait({self._task, begun}, return_when=asyncio.FIRST_COMPLETED)
+            if self._task.done() and self._delivery is None:
+                self._task.result()
+        except BaseException:
+            await self.aclose()
+            raise
+        finally:
+            begun.cancel()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._inside -= 1
+        if not self._inside:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """End what is under way and wait until it is cleaned up; safe to call twice. Never raises for what the run
+        raised: iterating does."""
+        task = self._task
+        if task is not None and not task.done():
+            if self._job.running:
+                self._job.control.drop()
+            else:
+                task.cancel()
+            await asyncio.wait({task})
+        if task is not None and task.done() and not task.cancelled() and (error := task.exception()):
+            log.debug("run %s ended in %s: %s", self.id, type(error).__name__, error)
+
+    def __aiter__(self) -> AsyncGenerator[Result]:
+        return self.results()
+
+    async def results(self) -> AsyncGenerator[Result]:
+        """Each result as it is there, in the order of ending.
+
+        Raises:
+            ConfigError: something is wrong; no rollout was started.
+            WriteFailed: a result could not be written; everything under way was dropped.
+            Exception: what the iterable of rows raised.
+        """
+        async with self:
+            assert self._delivery is not None and self._task is not None
+            async with aclosing(self._delivery.results()) as results:
+                async for result in results:
+                    yield result
+            await self._task
+
+    async def groups(self, *, min_scored: int = 0) -> AsyncGenerator[list[Result]]:
+        """All rollouts of a task together, in the order of their repeats, as soon as the last has ended. Those that
+        failed are among them, with their error.
+
+        Args:
+            min_scored: a group with fewer rewards is not yielded, but counted in `counts.too_few_scored`.
+
+        Raises:
+            ConfigError, WriteFailed, Exception: as `results`.
+        """
+        needed = sum(self._sizes.values())
+        if self._taking.ahead < needed:
+            raise ConfigError(f"ahead={self._taking.ahead} has no room for whole groups: it must be at least {needed}")
+        async with self:
+            assert self._delivery is not None and self._task is not None
+            async with aclosing(self._delivery.groups(min_scored)) as groups:
+                async for group in groups:
+                    yield group
+            await self._task
+
+    async def _work(self) -> None:
+        from gymbox.evaluation.metrics_file import complete_metrics
+
+        self._scratch.mkdir(mode=0o700)
+        try:
+            self.summary = await self._job.main(watching=self._delivering, told=log.info)
+            if not self._job.in_memory:
+                await asyncio.to_thread(complete_metrics, self.summary.folder)
+        finally:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            if self._delivery is not None:
+                self._delivery.over()
+
+    @contextmanager
+    def _delivering(self, plan: Plan, folder: RunFolder, source: SandboxSource) -> Iterator[Watcher]:
+        self.id = folder.manifest.run
+        taking = self._taking
+        self._delivery = Delivery(
+            self._job.control,
+            self._job.policy,
+            self.id,
+            self._sizes,
+            folder.path if taking.include_done and not self._job.in_memory else None,
+            taking.max_staleness,
+            taking.drop_stale,
+            self._counts,
+        )
+        self._begun.set()
+        yield self._delivery
+
+    def _outdate(self) -> None:
+        if self._delivery is not None:
+            self._delivery.outdate()

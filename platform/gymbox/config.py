@@ -182,7 +182,17 @@ def _validated[Found: BaseModel](kind: type[Found], fields: dict[str, Any], name
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        raise ConfigError(f"{name} is wrong:\n{explain(error, list(kind.model_fields))}") from error
+        raise ConfigError(f"{name} is wrong:\n{explain(error, _names_at(kind, error))}") from error
+
+
+def _names_at(kind: type[BaseModel], error: ValidationError) -> list[str]:
+    """The fields that are known where the error has found others."""
+    known: list[str] = []
+    for fault in error.errors(include_url=False):
+        inner = kind.model_fields.get(str(fault["loc"][0])) if len(fault["loc"]) > 1 else None
+        if fault["type"] == "extra_forbidden" and inner is not None and isinstance(inner.annotation, type):
+            known += getattr(inner.annotation, "model_fields", {})
+    return known or list(kind.model_fields)
 
 
 def _prepared(override: str) -> str:

@@ -208,6 +208,11 @@ class Plan:
             else:
                 yield slot
 
+    def row(self, environment: str, index: int, repeat: int) -> Row:
+        """A task's row as its slot has it."""
+        names = [each.name for each in self.environments]
+        return self._asked(self._datasets[names.index(environment)][index], repeat)
+
     def inputs(self) -> dict[str, Any]:
         """Digests and settings on which the results depend; see `RunManifest.inputs`."""
         return {

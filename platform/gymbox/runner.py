@@ -7,7 +7,7 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,7 +121,7 @@ async def run(
     meter = meter or Meter(settings.budget, folder.manifest.used)
     model = MeteredModel.of(model, meter)
     if feed is None:  # a feed may be empty so far
-        feed = _Listed(slot for slot in plan if slot.id(folder.manifest.run) not in folder.done)
+        feed = Listed(plan, folder)
     if settings.capture != "off":
         rate, secrets = settings.capture_rate, logs.hidden()
         capture = Capture(folder.path / CALLS, mode=settings.capture, rate=rate, secrets=secrets)
@@ -163,13 +163,14 @@ async def run(
     )
 
 
-class _Listed:
-    """The slots of a plan, one after the other."""
+class Listed:
+    """The slots of a plan, one after the other, without those that have their line in the folder."""
 
     ended = True
+    """There are no others than those that the plan lists."""
 
-    def __init__(self, slots: Iterator[Slot]) -> None:
-        self._slots = slots
+    def __init__(self, plan: Plan, folder: RunFolder) -> None:
+        self._slots = (slot for slot in plan if slot.id(folder.manifest.run) not in folder.done)
 
     async def next(self) -> Slot | None:
         return next(self._slots, None)

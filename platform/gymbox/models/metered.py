@@ -100,9 +100,12 @@ class MeteredModel(Model):
         finally:
             unusable = sum(tried.status == 200 and tried.kind is not None for tried in count.call.tries or [])
             failed = 0 if count.whole else 1  # its own last try is the call itself
+            spent = spent_in({"usage": count.usage})
+            if spent is not None and not spent.input_tokens + spent.output_tokens:
+                spent = None  # every call has some: conversions write 0 where an endpoint told nothing
             self._meter.count(
                 self._model.name,
-                spent_in({"usage": count.usage}) if count.usage else None,
+                spent,
                 self._model.price,
                 answered=count.whole,
                 unusable=max(0, unusable - failed),

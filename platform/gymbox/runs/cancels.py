@@ -25,6 +25,8 @@ class Cancels:
 
     def cancel(self, rollout: str) -> None:
         """End this rollout, or have it end before it starts; of one that has ended, the name stays remembered."""
+        if rollout in self._wanted:
+            return
         self._wanted.add(rollout)
         if scope := self._scopes.get(rollout):
             scope.reschedule(asyncio.get_running_loop().time())

@@ -15,10 +15,11 @@ from pydantic import Field
 
 from gymbox.errors import Stage
 from gymbox.models.token_ids import token_ids_of
-from gymbox.plan import Slot
+from gymbox.plan import Plan, Slot
 from gymbox.results import ROLLOUTS
 from gymbox.rollout import RolloutResult
-from gymbox.runs.pace import PacedControl
+from gymbox.runs.cancels import Cancels
+from gymbox.runs.pace import Pace
 from gymbox.runs.policy import PolicyModel
 
 STALE = "stale: sampled by version {first} of the policy, which is now at {now} (max_staleness={most})"
@@ -57,14 +58,8 @@ class Result(RolloutResult):
         return [found for item in items if (found := token_ids_of(item))]
 
 
-_OWN = frozenset(
-    {
-        *RolloutResult.model_fields,
-        *("_ng_task_index", "_ng_rollout_index", "usage", "attempts", "failed_attempts", "calls"),
-        *("policy_version", "policy_version_end", "_ng_token_capture"),
-    }
-)
-"""Of a line, what is no part of its row."""
+_OWN = frozenset({*RolloutResult.model_fields, "policy_version", "policy_version_end", "calls", "_ng_token_capture"})
+"""Of a line, what a result has."""
 
 
 @dataclass
@@ -87,11 +82,11 @@ class Counts:
 class Delivery:
     """Also the run's `Watcher`: what has ended waits here until it is taken."""
 
-    control: PacedControl
+    cancels: Cancels
+    pace: Pace
     policy: PolicyModel
+    plan: Plan
     run: str
-    sizes: dict[str, int]
-    """Rollouts of each task, by environment."""
     folder: Path | None
     """Whose results so far come first; None for none."""
     max_staleness: int | None
@@ -119,7 +114,7 @@ class Delivery:
     def ended(self, slot: Slot, result: RolloutResult | None) -> None:
         if result is None:
             self.policy.forget(slot.id(self.run))
-            self.control.taken()
+            self.pace.taken()
             return
         self.policy.forget(result.rollout_id)
         self._note_ended(slot, group_of(result.rollout_id))
@@ -135,7 +130,7 @@ class Delivery:
     def _note_ended(self, slot: Slot, group: str) -> None:
         ended = self._ended.setdefault(group, set())
         ended.add(slot.repeat)
-        if len(ended) == self.sizes[slot.environment.name]:
+        if len(ended) == self.plan.settings.repeats_of(slot.environment.name):
             del self._ended[group]
 
     def over(self) -> None:
@@ -148,7 +143,7 @@ class Delivery:
         if self.drop_stale and self.max_staleness is not None and self.policy.version is not None:
             for rollout in self.policy.sampled_before(self.policy.version - self.max_staleness):
                 self._outdated.add(rollout)
-                self.control.cancels.cancel(rollout)
+                self.cancels.cancel(rollout)
 
     async def results(self) -> AsyncGenerator[Result]:
         """Each result, once, those of earlier starts first."""
@@ -168,7 +163,7 @@ class Delivery:
             async for result in self._all():
                 group = begun.setdefault(result.group, [])
                 group.append(result)
-                if len(group) < self.sizes[result.environment]:
+                if len(group) < self.plan.settings.repeats_of(result.environment):
                     continue
                 del begun[result.group]
                 for member in group:
@@ -214,14 +209,15 @@ class Delivery:
         with (self.folder / ROLLOUTS).open("rb") as file:
             while file.tell() < read:
                 line = json.loads(await asyncio.to_thread(file.readline))
-                row = {name: value for name, value in line.items() if name not in _OWN}
-                place = {"task_index": line["_ng_task_index"], "repeat": line["_ng_rollout_index"], "row": row}
+                index, repeat = line["_ng_task_index"], line["_ng_rollout_index"]
+                row = self.plan.row(line["environment"], index, repeat).fields
+                place = {"task_index": index, "repeat": repeat, "row": row}
                 kept = {name: value for name, value in line.items() if name in _OWN}
                 yield Result.model_validate({**kept, **place, "group": group_of(line["rollout_id"]), "stored": True})
 
     def _make_room(self, result: Result) -> None:
         if not result.stored:
-            self.control.taken()
+            self.pace.taken()
 
     def _marked(self, result: Result) -> Result:
         """The result, as stale where it is."""

@@ -21,7 +21,7 @@ from gymbox.models.capture import Capture
 from gymbox.models.cassettes import JUDGE_CALLS
 from gymbox.plan import Plan, RunnerSettings
 from gymbox.results import RunFolder, RunManifest
-from gymbox.runner import Feed, Summary, Watcher, run
+from gymbox.runner import Feed, Listed, Summary, Watcher, run
 from gymbox.runs.control import RunControl
 from gymbox.runs.places import Places
 from gymbox.runs.sandbox_source import SandboxSource, sandbox_source
@@ -92,7 +92,7 @@ class Job:
                         watcher=watcher,
                         control=self.control,
                         meter=meter,
-                        feed=self._feed(plan),
+                        feed=self._feed(plan, folder),
                         notes=self._notes,
                     )
                 finally:
@@ -105,9 +105,9 @@ class Job:
         """The run to go on with; see `RunFolder.check`."""
         return RunFolder.check(self.output, inputs=inputs, resume=self.settings.runner.resume)
 
-    def _feed(self, plan: Plan) -> Feed | None:
+    def _feed(self, plan: Plan, folder: RunFolder) -> Feed:
         """See `gymbox.runner.run`."""
-        return None
+        return Listed(plan, folder)
 
     def _notes(self, attempt: str) -> dict[str, Any]:
         """See `gymbox.runner.run`."""

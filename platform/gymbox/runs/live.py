@@ -7,8 +7,8 @@ import logging
 import secrets
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator, Iterator, Sequence, Sized
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence, Sized
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +23,7 @@ from gymbox.runner import Feed, Summary, Watcher
 from gymbox.runs.delivery import Counts, Delivery, Result
 from gymbox.runs.job import Job, check_judge
 from gymbox.runs.memory_folder import MemoryFolder
-from gymbox.runs.pace import PacedControl
+from gymbox.runs.pace import Pace, PacedFeed
 from gymbox.runs.places import Places
 from gymbox.runs.policy import PolicyModel
 from gymbox.runs.row_stream import Rows, StreamedPlan, written_rows
@@ -60,7 +60,7 @@ class LiveJob(Job):
         scratch: Path,
     ) -> None:
         super().__init__(settings, places)
-        self.control: PacedControl = PacedControl(ahead)
+        self.pace = Pace(ahead)
         self.model = self.policy = PolicyModel.of(settings.model)
         self.in_memory = settings.runner.output is None
         if self.in_memory:
@@ -109,8 +109,9 @@ class LiveJob(Job):
             return super()._folder(inputs, source, planned=planned)
         return MemoryFolder(self.output, inputs=inputs, settings=self.settings.record(), planned=planned)
 
-    def _feed(self, plan: Plan) -> Feed | None:
-        return plan if isinstance(plan, StreamedPlan) else None
+    def _feed(self, plan: Plan, folder: RunFolder) -> Feed:
+        feed = plan if isinstance(plan, StreamedPlan) else super()._feed(plan, folder)
+        return PacedFeed(feed, self.pace, self.control)
 
     def _notes(self, attempt: str) -> dict[str, Any]:
         return self.policy.notes(attempt)
@@ -145,7 +146,6 @@ class Run:
         self._delivery: Delivery | None = None
         self._begun = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._inside = 0
         self._counts = Counts()
         self.id = ""
         """Random; the rollouts' ids begin with it. Empty before it has begun."""
@@ -216,7 +216,6 @@ class Run:
         Raises:
             ConfigError: something is wrong; no rollout was started.
         """
-        self._inside += 1
         if self._task is None:
             self._task = asyncio.create_task(self._work())
         begun = asyncio.create_task(self._begun.wait())
@@ -232,9 +231,7 @@ class Run:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._inside -= 1
-        if not self._inside:
-            await self.aclose()
+        await self.aclose()
 
     async def aclose(self) -> None:
         """End what is under way and wait until it is cleaned up; safe to call twice. Never raises for what the run
@@ -260,12 +257,10 @@ class Run:
             WriteFailed: a result could not be written; everything under way was dropped.
             Exception: what the iterable of rows raised.
         """
-        async with self:
-            assert self._delivery is not None and self._task is not None
-            async with aclosing(self._delivery.results()) as results:
-                async for result in results:
-                    yield result
-            await self._task
+        async with self._entered() as delivery, aclosing(delivery.results()) as results:
+            async for result in results:
+                yield result
+            await self._end()
 
     async def groups(self, *, min_scored: int = 0) -> AsyncGenerator[list[Result]]:
         """All rollouts of a task together, in the order of their repeats, as soon as the last has ended. Those that
@@ -280,12 +275,30 @@ class Run:
         needed = sum(self._sizes.values())
         if self._taking.ahead < needed:
             raise ConfigError(f"ahead={self._taking.ahead} has no room for whole groups: it must be at least {needed}")
-        async with self:
-            assert self._delivery is not None and self._task is not None
-            async with aclosing(self._delivery.groups(min_scored)) as groups:
-                async for group in groups:
-                    yield group
-            await self._task
+        async with self._entered() as delivery, aclosing(delivery.groups(min_scored)) as groups:
+            async for group in groups:
+                yield group
+            await self._end()
+
+    @asynccontextmanager
+    async def _entered(self) -> AsyncIterator[Delivery]:
+        """What is to be taken; a run that was not entered ends with this block."""
+        own = self._task is None
+        try:
+            await self.__aenter__()
+            assert self._delivery is not None
+            yield self._delivery
+        finally:
+            if own:
+                await self.aclose()
+
+    async def _end(self) -> None:
+        """
+        Raises:
+            Exception: what ended the run.
+        """
+        assert self._task is not None
+        await self._task
 
     async def _work(self) -> None:
         from gymbox.evaluation.metrics_file import complete_metrics
@@ -305,10 +318,11 @@ class Run:
         self.id = folder.manifest.run
         taking = self._taking
         self._delivery = Delivery(
-            self._job.control,
+            self._job.control.cancels,
+            self._job.pace,
             self._job.policy,
+            plan,
             self.id,
-            self._sizes,
             folder.path if taking.include_done and not self._job.in_memory else None,
             taking.max_staleness,
             taking.drop_stale,

@@ -4,33 +4,57 @@ from __future__ import annotations
 
 import asyncio
 
+from gymbox.plan import Slot
+from gymbox.runner import Feed
 from gymbox.runs.control import RunControl
 
 
-class PacedControl(RunControl):
-    """Lets a rollout start while fewer than `ahead` have started and were not taken."""
+class Pace:
+    """Room for `ahead` rollouts that have started and were not taken."""
 
     def __init__(self, ahead: int) -> None:
-        super().__init__()
-        self.ahead = ahead
         self._room = asyncio.Semaphore(ahead)
-        self._waiting = 0
 
-    def taken(self, rollouts: int = 1) -> None:
-        """So many of those that have started need no room any more."""
-        for _ in range(rollouts):
-            self._room.release()
+    def taken(self) -> None:
+        """One of those that have started needs no room any more."""
+        self._room.release()
 
-    def stop(self) -> None:
-        super().stop()
-        self.taken(self._waiting)  # so that those who wait for room hear of it
-
-    async def may_start(self) -> bool:
-        if self.stopped.is_set():
-            return False
-        self._waiting += 1
+    async def room(self, control: RunControl) -> bool:
+        """Take room for one more; False where the run is stopped before there is any."""
+        if not self._room.locked():
+            return await self._room.acquire()
+        coming = asyncio.create_task(self._room.acquire())
+        stopped = asyncio.create_task(control.stopped.wait())
         try:
-            await self._room.acquire()
+            await asyncio.wait({coming, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            return coming.done()
         finally:
-            self._waiting -= 1
-        return await super().may_start()
+            for task in (coming, stopped):
+                task.cancel()
+            await asyncio.gather(coming, stopped, return_exceptions=True)
+
+
+class PacedFeed:
+    """A feed that gives out a slot only when there is room for its rollout."""
+
+    def __init__(self, feed: Feed, pace: Pace, control: RunControl) -> None:
+        self._feed = feed
+        self._pace = pace
+        self._control = control
+
+    @property
+    def ended(self) -> bool:
+        return self._feed.ended
+
+    async def next(self) -> Slot | None:
+        if not await self._pace.room(self._control):
+            return None
+        slot: Slot | None = None
+        try:
+            # it may have been paused or stopped while there was none
+            if await self._control.may_start():
+                slot = await self._feed.next()
+            return slot
+        finally:
+            if slot is None:
+                self._pace.taken()

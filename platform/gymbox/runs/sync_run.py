@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,30 +24,23 @@ class SyncRun:
         self._run = run
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._inside = 0
 
     def __enter__(self) -> Self:
         """
         Raises:
             ConfigError: something is wrong; no rollout was started.
         """
-        self._inside += 1
         try:
             if self._loop is None:
                 self._start()
             self._call(self._run.__aenter__())
         except BaseException:
-            self._inside = 0
             self.close()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._inside -= 1
-        if self._inside:
-            self._call(self._run.__aexit__())
-        else:
-            self.close()
+        self.close()
 
     def close(self) -> None:
         """End what is under way, wait until it is cleaned up, and end the thread; safe to call twice."""
@@ -67,13 +59,11 @@ class SyncRun:
 
     def results(self) -> Generator[Result]:
         """See `Run.results`."""
-        with self, self._open(self._run.results()) as results:
-            yield from self._each(results)
+        yield from self._each(self._run.results())
 
     def groups(self, *, min_scored: int = 0) -> Generator[list[Result]]:
         """See `Run.groups`."""
-        with self, self._open(self._run.groups(min_scored=min_scored)) as groups:
-            yield from self._each(groups)
+        yield from self._each(self._run.groups(min_scored=min_scored))
 
     @property
     def id(self) -> str:
@@ -111,33 +101,44 @@ class SyncRun:
 
     def update_policy(self, version: int, model: Model | None = None) -> None:
         """See `Run.update_policy`."""
-        self._call(self._run.update_policy(version, model))
+        if self._loop is not None:
+            self._call(self._run.update_policy(version, model))
+        elif model is None:
+            self._run.policy_version = version
+        else:
+            raise RuntimeError("the run is not under way: give the model to run_sync, or enter the run first")
 
     def pause(self) -> None:
         """See `Run.pause`."""
-        self._call(_now(self._run.pause))
+        self._act(self._run.pause)
 
     def resume(self) -> None:
         """See `Run.resume`."""
-        self._call(_now(self._run.resume))
+        self._act(self._run.resume)
 
     def stop(self) -> None:
         """See `Run.stop`."""
-        self._call(_now(self._run.stop))
+        self._act(self._run.stop)
 
     def cancel(self, rollout: str | None = None, *, group: str | None = None) -> None:
         """See `Run.cancel`."""
-        self._call(_now(lambda: self._run.cancel(rollout, group=group)))
+        self._act(lambda: self._run.cancel(rollout, group=group))
 
     def _start(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=_run_loop, args=(self._loop,), name="gymbox-run", daemon=True)
         self._thread.start()
 
+    def _act(self, act: Callable[[], None]) -> None:
+        """Do it in the loop's thread; before the run began and after its end it only changes what it was told."""
+        if self._loop is None:
+            act()
+        else:
+            self._call(_doing(act))
+
     def _call[Found](self, coroutine: Coroutine[Any, Any, Found]) -> Found:
         """What it gives, run in the loop's thread; if the wait for it is interrupted, it is cancelled."""
-        if self._loop is None:
-            return asyncio.run(coroutine)  # before it began, or after its end: it only changes what it was told
+        assert self._loop is not None
         coming: Future[Found] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return coming.result()
@@ -145,25 +146,25 @@ class SyncRun:
             coming.cancel()
             raise
 
-    @contextmanager
-    def _open[Found](self, results: AsyncGenerator[Found]) -> Iterator[AsyncGenerator[Found]]:
-        try:
-            yield results
-        finally:
-            if self._loop is not None:
-                self._call(results.aclose())
-
     def _each[Found](self, results: AsyncGenerator[Found]) -> Iterator[Found]:
-        end = object()
-        while (found := self._call(_next(results, end))) is not end:
-            yield found
+        """What the generator gives; a run that was not entered ends with it."""
+        own, end = self._loop is None, object()
+        try:
+            self.__enter__()
+            while (found := self._call(_next(results, end))) is not end:
+                yield found
+        finally:
+            if own:
+                self.close()
+            elif self._loop is not None:
+                self._call(results.aclose())
 
 
 async def _next(results: AsyncGenerator[Any], end: object) -> Any:
     return await anext(results, end)
 
 
-async def _now(act: Any) -> None:
+async def _doing(act: Callable[[], None]) -> None:
     act()
 
 

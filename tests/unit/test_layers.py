@@ -16,7 +16,7 @@ ISLANDS = {
     "rollouts": {
         *("agents", "models", "rollout", "runner", "plan", "merge", "results", "dataset", "progress", "checks"),
         *("dataset_index", "row_check", "datasets"),
-        *("client", "sandbox_client", "judge"),
+        *("client", "sandbox_client", "judge", "budget"),
     },
 }
 CONTRACTS = {

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from gymbox.providers.docker import DockerProvider as DockerProvider
     from gymbox.providers.process import ProcessProvider as ProcessProvider
     from gymbox.runner import Summary as Summary
+    from gymbox.runs.async_run import Run as Run
     from gymbox.runs.delivery import Result as Result
     from gymbox.runs.entry import run as run
     from gymbox.runs.entry import run_sync as run_sync
-    from gymbox.runs.live import Run as Run
     from gymbox.runs.sync_run import SyncRun as SyncRun
 
 __version__ = "0.1.0"
@@ -47,7 +47,7 @@ _PLACES = {
     "ProcessProvider": "providers.process",
     "Result": "runs.delivery",
     "RolloutError": "errors",
-    "Run": "runs.live",
+    "Run": "runs.async_run",
     "ScriptedModel": "models.scripted",
     "SingleTurn": "agents.single_turn",
     "Summary": "runner",

@@ -12,7 +12,7 @@ from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError
 from gymbox.models import Model
 from gymbox.providers import SandboxProvider
-from gymbox.runs.live import Run, Taking
+from gymbox.runs.async_run import Run, Taking
 from gymbox.runs.places import Places
 from gymbox.runs.row_stream import Rows
 from gymbox.runs.sync_run import SyncRun, in_a_thread

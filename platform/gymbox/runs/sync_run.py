@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from gymbox.models import Model
 from gymbox.runner import Summary
+from gymbox.runs.async_run import Run
 from gymbox.runs.delivery import Counts, Result
-from gymbox.runs.live import Run
 
 
 class SyncRun:

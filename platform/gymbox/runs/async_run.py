@@ -1,4 +1,4 @@
-"""Live: a run whose results are taken while it goes on, by a trainer or any other Python program."""
+"""Async run: a run whose results are taken while it goes on, by a trainer or any other Python program."""
 
 from __future__ import annotations
 

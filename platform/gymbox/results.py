@@ -78,6 +78,33 @@ class Score(BaseModel):
         return {"mean/reward": self.mean_reward, **fields}
 
 
+class Scores:
+    """Totals of a run, of its environments, and of its agents where it has several."""
+
+    def __init__(self, inputs: dict[str, Any]) -> None:
+        """`inputs`: those of its manifest."""
+        self.total = Score()
+        self.environments: dict[str, Score] = {}
+        self.agents: dict[str, dict[str, Score]] = {}
+        """By environment and agent."""
+        self._several = bool(inputs.get("agents"))
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Count one line of `rollouts.jsonl`."""
+        self.total.add(record)
+        environment = record["environment"]
+        self.environments.setdefault(environment, Score()).add(record)
+        if self._several:
+            self.agents.setdefault(environment, {}).setdefault(record["agent_ref"]["name"], Score()).add(record)
+
+    def metrics(self) -> dict[str, Any]:
+        """The content of `metrics.json`."""
+        found = {name: score.metrics() for name, score in sorted(self.environments.items())}
+        for name, scores in self.agents.items():
+            found[name]["agents"] = {agent: score.metrics() for agent, score in sorted(scores.items())}
+        return {"total": self.total.metrics(), "environments": found}
+
+
 class RunManifest(BaseModel):
     """`manifest.json`."""
 
@@ -120,9 +147,7 @@ class RunFolder:
         self.manifest = manifest
         self.done: set[str] = set()
         """Rollout ids that have their line."""
-        self.scores: dict[str, Score] = {}
-        """By environment."""
-        self.total = Score()
+        self._scores = Scores(manifest.inputs)
         self._file = os.open(path / ROLLOUTS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._size = 0
         self._waiting: list[tuple[dict[str, Any], bytes]] = []
@@ -233,7 +258,7 @@ class RunFolder:
             _sync(self.path)
         finally:
             os.close(before)
-        self.done, self.scores, self.total, self._size = set(), {}, Score(), 0
+        self.done, self._scores, self._size = set(), Scores(self.manifest.inputs), 0
         self._read()
 
     def _read(self) -> None:
@@ -255,6 +280,20 @@ class RunFolder:
                         f"{path}:{number} is damaged ({type(error).__name__}: {error}); mend or remove it, then resume"
                     ) from error
                 self._size += len(line)
+
+    @property
+    def total(self) -> Score:
+        return self._scores.total
+
+    @property
+    def scores(self) -> dict[str, Score]:
+        """By environment."""
+        return self._scores.environments
+
+    @property
+    def agents(self) -> dict[str, dict[str, Score]]:
+        """By environment and agent, where the run has several."""
+        return self._scores.agents
 
     async def add(self, record: dict[str, Any]) -> None:
         """Append the line of one rollout; when this returns it is on disk.
@@ -286,8 +325,7 @@ class RunFolder:
                 self._count(record)
 
     def _count(self, record: dict[str, Any]) -> None:
-        self.scores.setdefault(record["environment"], Score()).add(record)
-        self.total.add(record)
+        self._scores.add(record)
         self.done.add(record["rollout_id"])
 
     def _append(self, lines: bytes) -> None:
@@ -326,7 +364,7 @@ class RunFolder:
         self.manifest.status, self.manifest.ended_at = status, datetime.now(UTC)
         try:
             self._save()
-            written(self.path / METRICS, metrics_of(self.total, self.scores))
+            written(self.path / METRICS, self._scores.metrics())
         except OSError as error:
             log.warning("could not write manifest and metrics of %s: %s", self.path, error.strerror)
         self._release()
@@ -386,11 +424,6 @@ def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{name}"] = inner
     return flat
-
-
-def metrics_of(total: Score, scores: dict[str, Score]) -> dict[str, Any]:
-    """The content of `metrics.json`."""
-    return {"total": total.metrics(), "environments": {name: scores[name].metrics() for name in sorted(scores)}}
 
 
 def written(path: Path, content: dict[str, Any]) -> None:

@@ -7,18 +7,19 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from gymbox_sandbox.responses import Response
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from gymbox import logs
 from gymbox.agents import Agent
 from gymbox.budget import Meter, Reached
+from gymbox.cancels import Cancelled
 from gymbox.errors import ErrorKind, RolloutError, Stage
 from gymbox.http import HttpClient
 from gymbox.models import Model
@@ -28,16 +29,17 @@ from gymbox.models.metered import MeteredModel
 from gymbox.models.recorded import RecordedModel
 from gymbox.models.rollout_endpoints import RolloutEndpoints
 from gymbox.models.trajectories import has_token_ids, rebuilt, told_of
-from gymbox.plan import Plan, Slot
+from gymbox.plan import DEFAULT_AGENT, Plan, Slot
 from gymbox.results import RunFolder, Score, Status
 from gymbox.rollout import RolloutController, RolloutResult, run_rollout
-from gymbox.runs.cancels import Cancelled
-from gymbox.runs.control import RunControl
+from gymbox.run_control import RunControl
 
 RETRY_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds before the second attempt, doubled for each further one; and at most."""
 HOPELESS = (ErrorKind.MODEL_UNAUTHORIZED, ErrorKind.MODEL_UNAVAILABLE, ErrorKind.JUDGE_FAILED)
 """What says more of the models than of the rollout, where it is all that is heard."""
+ATTEMPT = {"error", "began", "timings"}
+"""What a line tells of an attempt before the last."""
 log = logging.getLogger(__name__)
 
 
@@ -74,6 +76,8 @@ class Summary(BaseModel):
     done: int
     total: Score
     environments: dict[str, Score]
+    agents: dict[str, dict[str, Score]] = Field(default_factory=dict)
+    """By environment and agent, where there are several."""
     gave_up: str = ""
     """Why the run stopped of its own accord."""
     stopped_by: Reached | None = None
@@ -83,6 +87,14 @@ class Summary(BaseModel):
     def complete(self) -> bool:
         """Whether every planned rollout has a reward."""
         return self.total.scored == self.planned
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """An agent, and the model that it asks."""
+
+    agent: Agent
+    model: Model
 
 
 async def run(
@@ -98,6 +110,7 @@ async def run(
     meter: Meter | None = None,
     feed: Feed | None = None,
     notes: Callable[[str], dict[str, Any]] = lambda attempt: {},
+    players: Mapping[str, Player] | None = None,
     retry_pause: float = RETRY_PAUSE,
 ) -> Summary:
     """Do what `folder` has no line for yet, then close it.
@@ -107,9 +120,10 @@ async def run(
     no line. A run that gives up (`settings.give_up_after`) drops them itself; one whose budget is used up stops.
 
     Args:
-        meter: counts what the model's calls use; whoever calls this may have it count the judge's, too.
+        meter: counts what the models' calls use; whoever calls this may have it count the judge's, too.
         feed: gives the slots, in place of all that the plan lists.
         notes: what to add to the result of an attempt, by its id.
+        players: by name, the plan's `agents`; `agent` with `model` does what none of them is to do.
         retry_pause: seconds before the second attempt at a rollout.
 
     Raises:
@@ -119,24 +133,23 @@ async def run(
     status: Status = "failed"
     capture, settings = None, plan.settings
     meter = meter or Meter(settings.budget, folder.manifest.used)
-    model = MeteredModel.of(model, meter)
     if feed is None:  # a feed may be empty so far
         feed = Listed(plan, folder)
     if settings.capture != "off":
         rate, secrets = settings.capture_rate, logs.hidden()
         capture = Capture(folder.path / CALLS, mode=settings.capture, rate=rate, secrets=secrets)
-        model = RecordedModel.of(model, capture)
-    endpoints = RolloutEndpoints(model, http)
-    run = _Run(
-        plan, agent, model, controller, http, folder, watcher, control, feed, notes, retry_pause, endpoints, capture
-    )
+    everyone: dict[str | None, Player] = {None: Player(agent, model)}
+    everyone.update(players or {})
+    members = _members(everyone, http, meter, capture)
+    run = _Run(plan, members, controller, http, folder, watcher, control, feed, notes, retry_pause, capture)
     try:
         async with capture or nullcontext():
             try:
                 async with meter.running(control.stop, control.stopped.is_set, folder.save):
                     await run.work()
             finally:
-                await endpoints.close()
+                for member in members.values():
+                    await member.endpoints.close()
         run.gave_up = run.gave_up or meter.fault
         if folder.total.rollouts == len(plan) and feed.ended:
             status = "finished"
@@ -158,6 +171,7 @@ async def run(
         done=folder.total.rollouts,
         total=folder.total,
         environments=folder.scores,
+        agents=folder.agents,
         gave_up=run.gave_up if status == "failed" else "",
         stopped_by=folder.manifest.stopped_by,
     )
@@ -176,11 +190,31 @@ class Listed:
         return next(self._slots, None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Member:
+    agent: Agent
+    model: Model
+    """Metered, and recorded where the run's calls are."""
+    endpoints: RolloutEndpoints
+
+
+def _members(
+    players: Mapping[str | None, Player], http: HttpClient, meter: Meter, capture: Capture | None
+) -> dict[str | None, _Member]:
+    """By the name of the agent; those who ask the same model share its endpoints."""
+    endpoints: dict[int, tuple[Model, RolloutEndpoints]] = {}
+    for player in players.values():
+        if id(player.model) not in endpoints:
+            model: Model = MeteredModel.of(player.model, meter)
+            model = model if capture is None else RecordedModel.of(model, capture)
+            endpoints[id(player.model)] = model, RolloutEndpoints(model, http)
+    return {name: _Member(player.agent, *endpoints[id(player.model)]) for name, player in players.items()}
+
+
 @dataclass
 class _Run:
     plan: Plan
-    agent: Agent
-    model: Model
+    members: Mapping[str | None, _Member]
     controller: RolloutController
     http: HttpClient
     folder: RunFolder
@@ -189,7 +223,6 @@ class _Run:
     feed: Feed
     notes: Callable[[str], dict[str, Any]]
     retry_pause: float
-    endpoints: RolloutEndpoints
     capture: Capture | None
     gave_up: str = ""
     heard: Counter[ErrorKind | None] = field(default_factory=Counter)
@@ -278,6 +311,7 @@ class _Run:
         id = slot.id(manifest.run)
         # a sandbox of an earlier attempt may still be there, and the same id would mean the same, used sandbox
         sandbox = id if (manifest.starts, attempt) == (1, 1) else f"{id}.{manifest.starts}.{attempt}"
+        member = self.members[slot.agent]
 
         def entered(stage: Stage) -> None:
             self.stages[id] = stage
@@ -287,13 +321,13 @@ class _Run:
         result = await run_rollout(
             slot.row.fields,
             slot.environment,
-            self.agent,
-            self.model,
+            member.agent,
+            member.model,
             self.controller,
             self.http,
             sandbox,
             entered,
-            self.endpoints,
+            member.endpoints,
         )
         if self.capture is not None and self.capture.records(sandbox):
             result = await with_calls(result, self.capture, sandbox)
@@ -305,18 +339,29 @@ class _Run:
         Fields of the row that have the name of one of ours are overwritten.
         """
         response = result.response.dump() if result.response else None
+        agent = self.members[slot.agent].agent
         return {
             **slot.row.fields,
             "_ng_task_index": slot.row.index,
             "_ng_rollout_index": slot.repeat,
-            "agent_ref": slot.row.fields.get("agent_ref")
-            or {"type": "responses_api_agents", "name": type(self.agent).__name__},
+            "agent_ref": self._agent_ref(slot),
+            **({"skills_ref": agent.skills.ref} if agent.skills else {}),
             **result.model_dump(mode="json", exclude={"response"}),
             "response": response,
             "usage": response and response.get("usage"),
             "attempts": len(failed) + 1,
-            "failed_attempts": [attempt.model_dump(mode="json", include={"error", "timings"}) for attempt in failed],
+            "failed_attempts": [attempt.model_dump(mode="json", include=ATTEMPT) for attempt in failed],
         }
+
+    def _agent_ref(self, slot: Slot) -> Any:
+        """By its name, where the run has several; else as the row has it, or by its class."""
+        if self.plan.agents:
+            name = slot.agent or DEFAULT_AGENT
+        elif named := slot.row.fields.get("agent_ref"):
+            return named
+        else:
+            name = type(self.members[None].agent).__name__
+        return {"type": "responses_api_agents", "name": name}
 
 
 async def with_calls(result: RolloutResult, capture: Capture, attempt: str) -> RolloutResult:

@@ -85,7 +85,7 @@ class RunCommand:
         going_on = shlex.join([*kept, f"runner.output={self.job.output}", "runner.resume=true"])
         self.resume = f"{program()} run {going_on}"
         """The command that goes on with this run."""
-        others = ("model=", "model.", "judge=", "judge.", "runner.repeats=")
+        others = ("model=", "model.", "models.", "judge=", "judge.", "runner.repeats=")
         tasks = shlex.join(text for text in kept if not text.startswith(others))
         models = ["model"] if settings.judge is None else ["model", "judge"]
         own = " ".join(f"{each}=openai {each}.name=NAME {each}.base_url=URL" for each in models)

@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast
 from gymbox_sandbox.responses import Response, ResponsesParams
 from pydantic import PrivateAttr
 
+from gymbox.http import HttpClient
 from gymbox.models import Call, Model
 from gymbox.models.events import TERMINAL, Event
 from gymbox.models.prices import Price, Spent, spent_in
@@ -44,6 +45,9 @@ class MeteredModel(Model):
 
     async def open(self) -> None:
         await self._model.open()
+
+    async def ready(self, http: HttpClient, timeout: float) -> None:
+        await self._model.ready(http, timeout)
 
     async def close(self) -> None:
         await self._model.close()

@@ -13,12 +13,12 @@ from typing import Any
 
 from pydantic import Field
 
+from gymbox.cancels import Cancels
 from gymbox.errors import Stage
 from gymbox.models.token_ids import token_ids_of
 from gymbox.plan import Plan, Slot
 from gymbox.results import ROLLOUTS
 from gymbox.rollout import RolloutResult
-from gymbox.runs.cancels import Cancels
 from gymbox.runs.pace import Pace
 from gymbox.runs.policy import PolicyModel
 

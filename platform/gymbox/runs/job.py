@@ -21,9 +21,11 @@ from gymbox.models.capture import Capture
 from gymbox.models.cassettes import JUDGE_CALLS
 from gymbox.plan import Plan, RunnerSettings
 from gymbox.results import RunFolder, RunManifest
+from gymbox.run_control import RunControl
 from gymbox.runner import Feed, Listed, Summary, Watcher, run
-from gymbox.runs.control import RunControl
+from gymbox.runs.lineup import Lineup
 from gymbox.runs.places import Places
+from gymbox.runs.readiness import until_ready
 from gymbox.runs.sandbox_source import SandboxSource, sandbox_source
 
 Watching = Callable[[Plan, RunFolder, SandboxSource], AbstractContextManager[Watcher | None]]
@@ -57,7 +59,7 @@ class Job:
             ConfigError: something is wrong; no rollout was started.
             WriteFailed: a result could not be written.
         """
-        runner, model = self.settings.runner, self.model
+        runner = self.settings.runner
         if runner.resume and runner.output is None:
             raise ConfigError("runner.resume=true needs runner.output=DIR, the folder of the run to go on with")
         if runner.retry_failed and not runner.resume:
@@ -65,15 +67,18 @@ class Job:
         environments = self._environments()
         check_prices(environments, self.settings)
         with self._plan(environments) as plan:
-            inputs = self._inputs(plan)
-            check_left(self._before(inputs), runner)
+            lineup = Lineup.of(self.settings, plan, self.model)
+            inputs = self._inputs(plan, lineup)
+            before = self._before(inputs)
+            check_left(before, runner)
             async with AsyncExitStack() as stack:
                 http = await stack.enter_async_context(HttpClient())
+                if before is None or before.status != "finished" or runner.retry_failed:
+                    await until_ready([*lineup.models, self.settings.judge], http, runner.ready_timeout)
                 source = await stack.enter_async_context(
                     sandbox_source(self.settings, environments, http, self._places, told)
                 )
-                stack.push_async_callback(model.close)
-                await model.open()
+                await stack.enter_async_context(lineup.opened())
                 folder = self._folder(inputs, source, planned=len(plan))
                 meter = Meter(runner.budget, folder.manifest.used)
                 if source.judge is not None:
@@ -85,7 +90,7 @@ class Job:
                     return await run(
                         plan,
                         self.settings.agent,
-                        model,
+                        self.settings.model,
                         source.controller,
                         http,
                         folder,
@@ -94,12 +99,13 @@ class Job:
                         meter=meter,
                         feed=self._feed(plan, folder),
                         notes=self._notes,
+                        players=lineup.players,
                     )
                 finally:
                     self.running = False
 
     def _plan(self, environments: Sequence[Environment]) -> Plan:
-        return Plan(environments, self.settings.runner, self._places.cache / "datasets")
+        return Plan(environments, self.settings.runner, self._places.cache / "datasets", self.settings.agents)
 
     def _before(self, inputs: dict[str, Any]) -> RunManifest | None:
         """The run to go on with; see `RunFolder.check`."""
@@ -113,11 +119,10 @@ class Job:
         """See `gymbox.runner.run`."""
         return {}
 
-    def _inputs(self, plan: Plan) -> dict[str, Any]:
+    def _inputs(self, plan: Plan, lineup: Lineup) -> dict[str, Any]:
         """See `RunManifest.inputs`."""
-        settings = self.settings
-        inputs = plan.inputs() | {"agent": record(settings.agent), "model": record(settings.model)}
-        return inputs if settings.judge is None else inputs | {"judge": record(settings.judge)}
+        inputs, judge = plan.inputs() | dict(lineup.inputs), self.settings.judge
+        return inputs if judge is None else inputs | {"judge": record(judge)}
 
     def _folder(self, inputs: dict[str, Any], source: SandboxSource, *, planned: int) -> RunFolder:
         return RunFolder.open(

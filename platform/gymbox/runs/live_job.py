@@ -73,11 +73,11 @@ class LiveJob(Job):
     def _plan(self, environments: Sequence[Environment]) -> Plan:
         if self.streams:
             assert self._rows is not None
-            return StreamedPlan(environments[0], self.settings.runner, self._rows, self.control)
+            return StreamedPlan(environments[0], self.settings.runner, self._rows, self.control, self.settings.agents)
         if self._rows is None:
             return super()._plan(environments)
         try:
-            return Plan(environments, self.settings.runner)
+            return Plan(environments, self.settings.runner, agents=self.settings.agents)
         except ConfigError as error:
             raise ConfigError(str(error).replace(str(environments[0].dataset), "rows")) from None
 

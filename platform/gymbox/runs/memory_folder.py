@@ -8,7 +8,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from gymbox.results import RunFolder, RunManifest, Score, Status
+from gymbox.results import RunFolder, RunManifest, Scores, Status
 
 
 class MemoryFolder(RunFolder):
@@ -29,14 +29,11 @@ class MemoryFolder(RunFolder):
             started_at=datetime.now(UTC),
         )
         self.done: set[str] = set()
-        self.scores: dict[str, Score] = {}
-        self.total = Score()
+        self._scores = Scores(inputs)
 
     async def add(self, record: Mapping[str, Any]) -> None:
         """Count a rollout."""
-        kept = dict(record)
-        self.scores.setdefault(kept["environment"], Score()).add(kept)
-        self.total.add(kept)
+        self._scores.add(dict(record))
 
     async def save(self) -> None:
         """Nothing is kept."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from gymbox.plan import Slot
+from gymbox.run_control import RunControl
 from gymbox.runner import Feed
-from gymbox.runs.control import RunControl
 
 
 class Pace:

@@ -12,6 +12,7 @@ from typing import Any, cast
 from gymbox_sandbox.responses import Response, ResponsesParams
 from pydantic import PrivateAttr
 
+from gymbox.http import HttpClient
 from gymbox.models import Call, Model
 from gymbox.models.events import Event
 
@@ -88,6 +89,9 @@ class PolicyModel(Model):
 
     async def open(self) -> None:
         await self._serving.model.open()
+
+    async def ready(self, http: HttpClient, timeout: float) -> None:
+        await self._serving.model.ready(http, timeout)
 
     async def close(self) -> None:
         await self._serving.model.close()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from gymbox.dataset import Row
+from gymbox.datasets.templates import Prompt
 from gymbox.environment import Environment
-from gymbox.errors import ConfigError
+from gymbox.errors import ConfigError, nearest
 from gymbox.plan import Plan, RunnerSettings, Slot
-from gymbox.row_check import RowCheck
-from gymbox.runs.control import RunControl
+from gymbox.row_check import RowCheck, agent_named
+from gymbox.run_control import RunControl
 
 Rows = Iterable[dict[str, Any]] | AsyncIterable[dict[str, Any]]
 
@@ -27,17 +28,23 @@ class StreamedPlan(Plan):
         control: once it is stopped, no further row is waited for.
     """
 
-    def __init__(self, environment: Environment, settings: RunnerSettings, rows: Rows, control: RunControl) -> None:
-        self.settings = settings
-        self.environments = [environment]
+    def __init__(
+        self,
+        environment: Environment,
+        settings: RunnerSettings,
+        rows: Rows,
+        control: RunControl,
+        agents: Collection[str] = (),
+    ) -> None:
+        self._set_up([environment], settings, agents)
         self._datasets = []
         self._environment = environment
         self._rows = aiter(rows) if isinstance(rows, AsyncIterable) else _async(rows)
         self._control = control
         self._turn = asyncio.Lock()
         self._given = self._taken = 0
-        self._row: Row | None = None
-        self._repeat = 0
+        self._left: Iterator[Slot] = iter(())
+        """Of the row that was taken last."""
         self.ended = False
 
     def __len__(self) -> int:
@@ -45,6 +52,11 @@ class StreamedPlan(Plan):
 
     def sizes(self) -> dict[str, int]:
         return {self._environment.name: self._given}
+
+    @property
+    def uses_default_agent(self) -> bool:
+        crossed, named = self.settings.cross_agents, self.settings.agent_for(self._environment.name)
+        return not self.agents or not (crossed or named)  # the rows that come may name none
 
     def inputs(self) -> dict[str, Any]:
         told = {"digest": self._environment.digest, "dataset": None, "rows": None}
@@ -57,12 +69,11 @@ class StreamedPlan(Plan):
             Exception: what the iterable raises.
         """
         async with self._turn:
-            if self._row is None or self._repeat == self.settings.repeats_of(self._environment.name):
-                self._row, self._repeat = await self._next_row(), 0
-            if self._row is None:
-                return None
-            slot = Slot(self._environment, self._asked(self._row, self._repeat), self._repeat)
-            self._repeat += 1
+            while (slot := next(self._left, None)) is None:
+                row = await self._next_row()
+                if row is None:
+                    return None
+                self._left = self._slots_of(self._environment, row)
             self._given += 1
             return slot
 
@@ -75,7 +86,7 @@ class StreamedPlan(Plan):
         if fields is None:
             return None
         index, self._taken = self._taken, self._taken + 1
-        return checked_row(fields, index, self._environment)
+        return checked_row(fields, index, self._environment, self._prompts[self._environment.name], self.agents)
 
     async def _or_stopped(self) -> dict[str, Any] | None:
         """The next row's fields; None where there is none, or the run was stopped while it was waited for."""
@@ -94,8 +105,18 @@ class StreamedPlan(Plan):
             await asyncio.gather(coming, stopped, return_exceptions=True)
 
 
-def checked_row(fields: dict[str, Any], index: int, environment: Environment) -> Row:
+def checked_row(
+    fields: dict[str, Any],
+    index: int,
+    environment: Environment,
+    prompt: Prompt | None = None,
+    agents: Collection[str] = (),
+) -> Row:
     """The row with these fields; without an `id` of its own it is called by its number.
+
+    Args:
+        prompt: the template that will fill it in.
+        agents: names of those that it may choose from; with none, what it says of agents does not count.
 
     Raises:
         ConfigError: it is faulty, with every fault.
@@ -104,9 +125,11 @@ def checked_row(fields: dict[str, Any], index: int, environment: Environment) ->
         line = json.dumps(fields).encode()
     except (TypeError, ValueError) as error:
         raise ConfigError(f"rows[{index}] cannot be written as JSON: {error}") from error
-    if faults := RowCheck(Path("rows"), environment.manifest.hidden_fields).row(index, line):
+    if faults := RowCheck(Path("rows"), environment.manifest.hidden_fields, prompt).row(index, line):
         told = "\n".join(f"  rows[{index}]: {fault.field}: {fault.reason}; {fault.remedy}" for fault in faults)
         raise ConfigError(f"a row cannot be run:\n{told}")
+    if agents and (name := agent_named(fields)) and name not in agents:
+        raise ConfigError(f"rows[{index}] chooses agent {name!r}; {nearest(name, list(agents))}")
     id = str(fields.get("id", index))
     return Row(index, id, {**fields, "id": id})
 

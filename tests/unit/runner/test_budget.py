@@ -19,8 +19,8 @@ from gymbox.models.prices import Price, Spent
 from gymbox.models.scripted import ScriptedModel, Tokens
 from gymbox.plan import Plan, RunnerSettings
 from gymbox.results import RunFolder, manifest_in
+from gymbox.run_control import RunControl
 from gymbox.runner import Summary, run
-from gymbox.runs.control import RunControl
 from gymbox.runs.job import check_left
 from gymbox_sandbox.responses import Response
 from gymbox_sandbox.tasks import Task

@@ -6,10 +6,10 @@ import asyncio
 from typing import Any, cast
 
 import pytest
+from gymbox.cancels import Cancelled, Cancels
 from gymbox.dataset import Row
 from gymbox.plan import Slot
-from gymbox.runs.cancels import Cancelled, Cancels
-from gymbox.runs.control import RunControl
+from gymbox.run_control import RunControl
 from gymbox.runs.pace import Pace, PacedFeed
 
 

@@ -12,7 +12,7 @@ import yaml
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError
 from gymbox.plan import RunnerSettings
-from gymbox.runs.control import RunControl
+from gymbox.run_control import RunControl
 from gymbox.runs.row_stream import StreamedPlan, written_rows
 from gymbox.runs.sync_run import in_a_thread
 

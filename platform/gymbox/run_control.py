@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gymbox.runs.cancels import Cancels
+from gymbox.cancels import Cancels
 
 
 class RunControl:

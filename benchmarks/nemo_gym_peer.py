@@ -15,11 +15,10 @@ from typing import Self
 
 HERE = Path(__file__).parent
 VENV = HERE / ".venv-nemo-gym"
-RESOURCES = "resources_servers/example_session_state_mgmt"
 MODEL = "responses_api_models/openai_model"
 MODEL_CONFIG = f"{MODEL}/configs/openai_model.yaml"
 AGENT = "responses_api_agents/simple_agent"
-AGENT_NAME = "example_session_state_mgmt_simple_agent"
+EXAMPLE = "example_session_state_mgmt"
 START_DEADLINE = 240.0
 RUN_DEADLINE = 300.0
 
@@ -137,11 +136,13 @@ def to_model(url: str) -> list[str]:
 
 
 class NemoGym(Launched):
-    """Its session-state example against a model endpoint."""
+    """One of its example environments against a model endpoint."""
 
-    def __init__(self, model_url: str, folder: Path) -> None:
-        configs = [f"{RESOURCES}/configs/example_session_state_mgmt.yaml", MODEL_CONFIG]
-        super().__init__(folder, (RESOURCES, MODEL, AGENT), configs, to_model(model_url))
+    def __init__(self, model_url: str, folder: Path, example: str = EXAMPLE) -> None:
+        self._example = example
+        resources = f"resources_servers/{example}"
+        configs = [f"{resources}/configs/{example}.yaml", MODEL_CONFIG]
+        super().__init__(folder, (resources, MODEL, AGENT), configs, to_model(model_url))
 
     @property
     def version(self) -> str:
@@ -151,11 +152,11 @@ class NemoGym(Launched):
 
     def run(self, rows: int, repeats: int, concurrency: int, name: str) -> int:
         """Collect `rows * repeats` rollouts; return how many scored 1.0."""
-        source = self._packages() / RESOURCES / "data/example.jsonl"
+        source = self._packages() / "resources_servers" / self._example / "data/example.jsonl"
         given = self.folder / f"{name}-in.jsonl"
         given.write_text("\n".join(source.read_text().split("\n")[:rows]) + "\n")
         output = self.folder / f"{name}.jsonl"
-        command = [str(VENV / "bin/gym"), "eval", "run", "--no-serve", "--agent", AGENT_NAME]
+        command = [str(VENV / "bin/gym"), "eval", "run", "--no-serve", "--agent", f"{self._example}_simple_agent"]
         command += ["--input", str(given), "--output", str(output), "--concurrency", str(concurrency)]
         command += ["--num-repeats", str(repeats)]
         done = subprocess.run(

@@ -1,8 +1,9 @@
-"""Rollouts a second, and CPU a rollout: `counter` in gymbox beside NeMo Gym's session-state example.
+"""Rollouts a second, and CPU a rollout: two environments in gymbox beside the same ones of NeMo Gym.
 
-Both get the same stub model over HTTP, which answers at once; both take the same rows at concurrency 64. Rounds are
-interleaved. Time and CPU run from the stub's first call to its last, so that start-up counts for neither; CPU is the
-whole machine's, less the stub's own.
+`counter` is beside its session-state example, at concurrency 64, and an environment without state beside its single
+tool call, at concurrency 256. Both sides get the same stub model over HTTP, which answers at once, and the same rows.
+Rounds are interleaved. Time and CPU run from the stub's first call to its last, so that start-up counts for neither;
+CPU is the whole machine's, less the stub's own.
 """
 
 from __future__ import annotations
@@ -19,14 +20,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_gym_peer import CannotBeHad, NemoGym
-from report import Figure, at_least, at_most, finish, median
+from report import Figure, at_least, at_most, finish, median, within
 
 ROOT = Path(__file__).parents[1]
-CONCURRENCY = 64
+CONCURRENCY, STATELESS_CONCURRENCY = 64, 256
 ROUNDS = 3
 ROWS, REPEATS = 5, 128
 """640 rollouts a round where a sandbox serves many; NeMo Gym gets a third of that, at its speed."""
+STATELESS_REPEATS = 1024
+"""Of the environment without state; NeMo Gym gets an eighth of that."""
 PORT = 18_741
+STATELESS_SERVER = '''
+"""Weather: NeMo Gym's single tool call, its tool and its verifier as they are there."""
+from gymbox_sandbox import ResourcesServer, Response, Task, tool
+
+class Weather(ResourcesServer):
+    @tool
+    async def get_weather(self, city: str) -> dict[str, str]:
+        """Tell the weather in a city."""
+        return {"city": city, "weather_description": f"The weather in {city} is cold."}
+
+    async def verify(self, task: Task, response: Response) -> float:
+        return 1.0
+'''
 
 
 @dataclass(frozen=True)
@@ -62,7 +78,19 @@ def counter_with_published_rows(folder: Path) -> Path:
     return copy
 
 
-def gymbox_round(environment: Path, folder: Path, *overrides: str, repeats: int = REPEATS) -> Round:
+def stateless(folder: Path) -> Path:
+    """The peer's environment with a single tool call, with its own rows."""
+    made = folder / "single_tool_call"
+    (made / "data").mkdir(parents=True)
+    (made / "environment.yaml").write_text("description: one tool call\ndataset: data/example.jsonl\nsessions: 64\n")
+    (made / "server.py").write_text(STATELESS_SERVER)
+    shutil.copy(ROOT / "tests/data/nemo_gym/example_single_tool_call.jsonl", made / "data" / "example.jsonl")
+    return made
+
+
+def gymbox_round(
+    environment: Path, folder: Path, *overrides: str, repeats: int = REPEATS, concurrency: int = CONCURRENCY
+) -> Round:
     """One `gymbox run` of an environment against the stub.
 
     Raises:
@@ -72,7 +100,7 @@ def gymbox_round(environment: Path, folder: Path, *overrides: str, repeats: int 
     rollouts = ROWS * repeats
     command = [str(ROOT / ".venv/bin/gymbox"), "run", f"environment={environment}", "model=openai", "model.name=stub"]
     command += [f"model.base_url=http://127.0.0.1:{PORT}/v1", f"runner.repeats={repeats}", f"runner.limit={ROWS}"]
-    command += [f"runner.concurrency={CONCURRENCY}", f"runner.output={folder}", *overrides]
+    command += [f"runner.concurrency={concurrency}", f"runner.output={folder}", *overrides]
     variables = {**os.environ, "OPENAI_API_KEY": "none", "PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=variables, timeout=600, check=False)
     if done.returncode:
@@ -83,12 +111,51 @@ def gymbox_round(environment: Path, folder: Path, *overrides: str, repeats: int 
     return measured(rollouts)
 
 
+def without_state(folder: Path) -> tuple[list[Figure], list[str]]:
+    """An environment without state, many rollouts at once."""
+    ours, provider = stateless(folder), "docker" if _docker_answers() else "process"
+    peer, shared, notes = [], [], []
+    few = STATELESS_REPEATS // 8
+    try:
+        with NemoGym(f"http://127.0.0.1:{PORT}", folder / "nemo", "example_single_tool_call") as nemo:
+            notes.append(f"baseline: nemo-gym {nemo.version}, single tool call, {STATELESS_CONCURRENCY} at once")
+            nemo.run(2, 4, 8, "warm-up")
+            for number in range(ROUNDS):
+                fetch("/marks", post=True)
+                good = nemo.run(ROWS, few, STATELESS_CONCURRENCY, f"round-{number}")
+                if good != ROWS * few:
+                    notes.append(f"NeMo Gym: {good} of {ROWS * few} rollouts scored 1.0")
+                peer.append(measured(ROWS * few))
+                output, repeats = folder / f"s{number}", STATELESS_REPEATS
+                shared.append(
+                    gymbox_round(
+                        ours, output, f"provider={provider}", repeats=repeats, concurrency=STATELESS_CONCURRENCY
+                    )
+                )
+    except CannotBeHad as error:
+        notes.append(f"NeMo Gym could not be had: {error}")
+    rate, cpu = median([one.rate for one in shared]), median([one.cpu_ms for one in shared])
+    return [
+        at_least(
+            10,
+            f"without state, sessions 64 ({provider})",
+            rate,
+            "rollouts/s",
+            median([one.rate for one in peer]),
+            "NeMo Gym",
+        ),
+        within(6, "its CPU a rollout (2)", cpu, "ms"),
+    ], notes
+
+
 def main() -> None:
     stub = subprocess.Popen([sys.executable, str(Path(__file__).with_name("stub_model.py")), str(PORT)])
     figures: list[Figure] = []
     notes: list[str] = []
     try:
         _wait_for_stub()
+        with tempfile.TemporaryDirectory(prefix="gymbox-bench-") as name:
+            figures, notes = without_state(Path(name))
         with tempfile.TemporaryDirectory(prefix="gymbox-bench-") as name:
             folder = Path(name)
             ours = counter_with_published_rows(folder)

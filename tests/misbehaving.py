@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -546,7 +546,8 @@ MISBEHAVIOURS: dict[str, Expected] = {
 class MisbehavingServer:
     """Serves each way under its own address; counts the requests and the bytes that it could send."""
 
-    def __init__(self) -> None:
+    def __init__(self, ways: Mapping[str, Way]) -> None:
+        self.ways = ways
         self.url = ""
         self.requests: list[dict[str, Any]] = []
         self.sent = 0
@@ -571,7 +572,7 @@ class MisbehavingServer:
             dialect = PATHS[rest.split("?")[0]]
             wire = Wire(reader, writer, dialect, bool((body or {}).get("stream")))
             try:
-                await MISBEHAVIOURS[name].way(wire)
+                await self.ways[name](wire)
             finally:
                 self.sent = wire.sent
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -584,9 +585,9 @@ class MisbehavingServer:
 
 
 @asynccontextmanager
-async def misbehaving_server() -> AsyncIterator[MisbehavingServer]:
-    """A server on a free loopback port."""
-    served = MisbehavingServer()
+async def misbehaving_server(ways: Mapping[str, Way] | None = None) -> AsyncIterator[MisbehavingServer]:
+    """A server on a free loopback port; it knows all of `MISBEHAVIOURS`, or these ways by their names."""
+    served = MisbehavingServer({name: each.way for name, each in MISBEHAVIOURS.items()} if ways is None else ways)
     server = await asyncio.start_server(served.serve, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()[:2]
     served.url = f"http://{host}:{port}"

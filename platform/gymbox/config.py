@@ -7,9 +7,10 @@ are its fields. Nobody below the command line reads configuration.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import yaml
@@ -26,7 +27,7 @@ from gymbox.agents import Agent
 from gymbox.environment import explain
 from gymbox.errors import ConfigError, nearest
 from gymbox.models import Model
-from gymbox.plan import RunnerSettings
+from gymbox.plan import AGENT_NAME, RunnerSettings
 from gymbox.providers import SandboxProvider
 from gymbox.proxy import ProxyLimits
 
@@ -54,6 +55,10 @@ class Settings(BaseModel):
     Only for environments whose tasks cannot harm one another; with `controller`, the manifests decide."""
     agent: InstanceOf[Agent]
     """The harness: `agent=tool_loop` or `agent=single_turn`, and its fields as `agent.NAME=…`."""
+    agents: dict[Annotated[str, Field(pattern=AGENT_NAME)], InstanceOf[Agent]] = {}
+    """Several in one run, each by a name: `agents.one=tool_loop agents.two=single_turn`, and their fields as
+    `agents.one.NAME=…`. Which does a task, its row says (`agent_ref: {name: one}` or `agent: one`), else
+    `runner.agent_of`, else it is `agent`; with `runner.cross_agents=true` each does all tasks."""
     model: InstanceOf[Model]
     """`model=local`, `openai`, `chat`, `azure`, `azure_chat`, `anthropic`, `litellm`, `replay` or `scripted`, and its
     fields as `model.NAME=…`."""
@@ -62,7 +67,8 @@ class Settings(BaseModel):
     `judge.NAME=…`. With `controller`, by default what its proxy serves as /models/judge."""
     models: dict[str, InstanceOf[Model]] = {}
     """For `gymbox serve model`, in the place of `model`: several, each by the name that callers ask for:
-    `models.small=local models.big=openai`, and their fields as `models.big.NAME=…`."""
+    `models.small=local models.big=openai`, and their fields as `models.big.NAME=…`. In a run, what the agent of that
+    name asks in the place of `model`."""
     provider: Annotated[SandboxProvider, SkipValidation]
     """`provider=auto`, `docker` or `process`, and its fields as `provider.NAME=…`; unused with `controller`."""
     runner: RunnerSettings
@@ -77,6 +83,11 @@ class Settings(BaseModel):
             "sessions": self.sessions,
             "agent": record(self.agent),
             "model": record(self.model),
+            **{
+                kind: {name: record(each) for name, each in named.items()}
+                for kind, named in (("agents", self.agents), ("models", self.models))
+                if named
+            },
             "judge": self.judge and record(self.judge),
             "provider": None if self.controller else record(self.provider),
             "runner": self.runner.model_dump(mode="json"),
@@ -87,6 +98,8 @@ class Settings(BaseModel):
 def record(component: Any) -> dict[str, Any]:
     """A component's class and fields; secrets, and passwords in addresses, are stars."""
     fields = component.model_dump(mode="json")
+    if fields.get("skills", ()) is None:
+        del fields["skills"]
     return {"_target_": f"{type(component).__module__}.{type(component).__qualname__}", **_without_passwords(fields)}
 
 
@@ -100,20 +113,26 @@ def _without_passwords(value: Any) -> Any:
     return value
 
 
-def compose(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Settings:
+def compose(
+    overrides: Sequence[str], config_dirs: Sequence[Path] = (), given: Mapping[str, Any] = MappingProxyType({})
+) -> Settings:
     """The settings that the shipped configuration, that of `config_dirs` and `overrides` make together. Their secrets
     are hidden from the logs.
 
     Args:
         overrides: `group=choice` and `name.field=value`, as on the command line.
         config_dirs: folders with groups of one's own, such as `model/mine.yaml` for `model=mine`.
+        given: parts of the settings that are there already, in the place of what is composed: components, or the
+            fields of `runner` that win.
 
     Raises:
         ConfigError: what is wrong, with the nearest name where one is mistyped.
     """
     raw = _composed([_prepared(override) for override in overrides], config_dirs)
+    raw |= {**given, "runner": {**(raw.get("runner") or {}), **given.get("runner", {})}}
     parts: dict[str, Any] = {
         "agent": component(raw.get("agent"), "agent", Agent),
+        "agents": {name: component(each, f"agents.{name}", Agent) for name, each in (raw.get("agents") or {}).items()},
         "model": component(raw.get("model"), "model", Model),
         "judge": component(raw["judge"], "judge", Model) if raw.get("judge") else None,
         "models": {name: component(each, f"models.{name}", Model) for name, each in (raw.get("models") or {}).items()},
@@ -146,6 +165,8 @@ def component(raw: Any, name: str, kind: type[BaseModel] | None) -> Any:
     Raises:
         ConfigError: `_target_` is missing, cannot be imported or is of another kind, or its fields are wrong.
     """
+    if isinstance(raw, BaseModel) and _is_a(type(raw), kind):
+        return raw
     if not isinstance(raw, dict) or "_target_" not in raw:
         raise ConfigError(f"{name} has no _target_; choose one with {name}=NAME")
     target, fields = str(raw["_target_"]), {key: value for key, value in raw.items() if key != "_target_"}
@@ -174,7 +195,17 @@ def _validated[Found: BaseModel](kind: type[Found], fields: dict[str, Any], name
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        raise ConfigError(f"{name} is wrong:\n{explain(error, list(kind.model_fields))}") from error
+        raise ConfigError(f"{name} is wrong:\n{explain(error, _names_at(kind, error))}") from error
+
+
+def _names_at(kind: type[BaseModel], error: ValidationError) -> list[str]:
+    """The fields that are known where the error has found others."""
+    known: list[str] = []
+    for fault in error.errors(include_url=False):
+        inner = kind.model_fields.get(str(fault["loc"][0])) if len(fault["loc"]) > 1 else None
+        if fault["type"] == "extra_forbidden" and inner is not None and isinstance(inner.annotation, type):
+            known += getattr(inner.annotation, "model_fields", {})
+    return known or list(kind.model_fields)
 
 
 def _prepared(override: str) -> str:
@@ -192,8 +223,8 @@ def _prepared(override: str) -> str:
         return f"++environment=[{','.join(map(_quoted, names))}]"
     if name == "judge":
         name = "model@judge"  # the group of models, for another part of the settings
-    elif re.fullmatch(r"models\.[\w-]+", name) and not value.startswith("{"):
-        name = f"+model@{name}"
+    elif (named := re.fullmatch(r"(agent|model)s\.[\w-]+", name)) and not value.startswith("{"):
+        name = f"+{named[1]}@{name}"  # the same, by a name
     elif name not in GROUPS and not name.startswith(("+", "~", "hydra.")):
         name = f"++{name}"
     try:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from pydantic_core import from_json
 
-from gymbox.dataset_index import index_of, stamp_of
+from gymbox.dataset_index import Index, KeyedPrompt, index_of, stamp_of
 from gymbox.environment import Environment
-from gymbox.errors import ConfigError
+from gymbox.errors import ConfigError, nearest
 from gymbox.row_check import Fault, Faults
 
 
@@ -34,12 +34,16 @@ class Row:
 class Dataset:
     """The rows of one file, by position. Close it when done; reading after the file has changed raises."""
 
-    def __init__(self, path: Path, file: BinaryIO, offsets: array[int], sha256: str) -> None:
+    def __init__(self, path: Path, file: BinaryIO, index: Index) -> None:
         self.path = path
-        self.sha256 = sha256
+        self.sha256 = index.sha256
         """Hex digest of the file's bytes."""
+        self.agents = frozenset(index.agents)
+        """Names of agents that rows ask for."""
+        self.unnamed = len(index.offsets) - sum(mentions.rows for mentions in index.agents.values())
+        """Rows that ask for none."""
         self._file = file
-        self._offsets = offsets
+        self._offsets: array[int] = index.offsets
         self._stamp = stamp_of(file)
 
     def __len__(self) -> int:
@@ -77,11 +81,19 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
         raise ConfigError(f"the dataset {path} cannot be read: {error.strerror}") from error
 
 
-def open_datasets(environments: Sequence[Environment], cache: Path | None = None) -> list[Dataset]:
+def open_datasets(
+    environments: Sequence[Environment],
+    cache: Path | None = None,
+    *,
+    prompts: Mapping[str, KeyedPrompt | None] | None = None,
+    agents: Collection[str] = (),
+) -> list[Dataset]:
     """The datasets of some environments, every row of each checked.
 
     Args:
         cache: folder that remembers which large files were found right, so that they are not read again.
+        prompts: by environment, what is to make the rows' inputs; a row that it cannot is faulty.
+        agents: where there are any, a row that names another is faulty.
 
     Raises:
         ConfigError: with every fault of every row, or because a file cannot be read. Nothing stays open.
@@ -90,7 +102,7 @@ def open_datasets(environments: Sequence[Environment], cache: Path | None = None
     datasets: list[Dataset] = []
     try:
         for environment in environments:
-            datasets.append(_open(environment, faults, cache))
+            datasets.append(_open(environment, faults, cache, (prompts or {}).get(environment.name), agents))
         if faults.count:
             raise ConfigError(str(faults))
     except BaseException:
@@ -100,7 +112,9 @@ def open_datasets(environments: Sequence[Environment], cache: Path | None = None
     return datasets
 
 
-def _open(environment: Environment, faults: Faults, cache: Path | None) -> Dataset:
+def _open(
+    environment: Environment, faults: Faults, cache: Path | None, prompt: KeyedPrompt | None, agents: Collection[str]
+) -> Dataset:
     path = environment.dataset
     try:
         file = path.open("rb")
@@ -110,14 +124,25 @@ def _open(environment: Environment, faults: Faults, cache: Path | None) -> Datas
             "the manifest's `dataset` names it"
         ) from error
     try:
-        index = index_of(path, file, environment.manifest.hidden_fields, cache)
+        index = index_of(path, file, environment.manifest.hidden_fields, cache, prompt)
     except BaseException:
         file.close()
         raise
     faults.join(index.faults, 0)
     if not index.offsets:
         faults.add([Fault(path, 1, "(file)", "holds no rows", "write one JSON object a line")])
-    return Dataset(path, file, index.offsets, index.sha256)
+    faults.add(_of_others(path, index, agents))
+    return Dataset(path, file, index)
+
+
+def _of_others(path: Path, index: Index, agents: Collection[str]) -> Iterator[Fault]:
+    """A fault for each agent that rows name and the run does not have."""
+    for name, mentions in index.agents.items() if agents else ():
+        if name not in agents:
+            rows = f"; {mentions.rows} rows name it" if mentions.rows > 1 else ""
+            reason = f"this run has no agent {name!r}{rows}"
+            remedy = f"{nearest(name, sorted(agents))}; or add agents.{name}=…, or have each agent do every task"
+            yield Fault(path, mentions.line, "agent_ref.name", reason, f"{remedy}: runner.cross_agents=true")
 
 
 def _id_of(line: bytes, index: int) -> str:

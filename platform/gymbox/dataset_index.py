@@ -16,19 +16,20 @@ import subprocess
 import sys
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO
+from tempfile import NamedTemporaryFile
+from typing import BinaryIO, Protocol
 
 import gymbox_sandbox.chat_history
 import gymbox_sandbox.responses
 
 import gymbox.row_check
 from gymbox.errors import ConfigError
-from gymbox.row_check import Fault, Faults, Scan, scan
+from gymbox.row_check import Fault, Faults, Mentions, RowPrompt, Scan, scan
 
 PART = 32 * 1024 * 1024
 """Bytes of a file from which it is worth another process, and from which its index is remembered."""
@@ -39,13 +40,23 @@ _RACY_NS = 2_000_000_000
 Stamp = tuple[int, int, int, int, int]
 
 
+class KeyedPrompt(RowPrompt, Protocol):
+    """A prompt that can go to another process."""
+
+    @property
+    def key(self) -> str:
+        """Another where rows would be filled in, or found wrong, in another way."""
+
+
 @dataclass(frozen=True, slots=True)
 class Index:
-    """All rows of a file: where each begins, in bytes; what is wrong; and the digest of the whole."""
+    """All rows of a file: where each begins, in bytes; what is wrong; the digest of the whole; and which agents the
+    rows name."""
 
     sha256: str
     offsets: array[int]
     faults: Faults
+    agents: Mapping[str, Mentions] = field(default_factory=dict)
 
 
 def stamp_of(file: BinaryIO) -> Stamp:
@@ -54,7 +65,13 @@ def stamp_of(file: BinaryIO) -> Stamp:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def index_of(path: Path, file: BinaryIO, hidden_fields: Sequence[str], cache: Path | None = None) -> Index:
+def index_of(
+    path: Path,
+    file: BinaryIO,
+    hidden_fields: Sequence[str],
+    cache: Path | None = None,
+    prompt: KeyedPrompt | None = None,
+) -> Index:
     """The index of a file, from `cache` where that has it.
 
     Raises:
@@ -62,12 +79,15 @@ def index_of(path: Path, file: BinaryIO, hidden_fields: Sequence[str], cache: Pa
     """
     stamp = stamp_of(file)
     large = stamp[2] >= PART
-    entry = cache / f"{_key(stamp, hidden_fields)}.index" if cache is not None and large else None
+    entry = cache / f"{_key(stamp, hidden_fields, prompt)}.index" if cache is not None and large else None
     if entry is not None and (remembered := _read(entry)) is not None:
         return remembered
     with ThreadPoolExecutor(1) as beside:
         digest = beside.submit(_sha256, path)
-        scans = _in_parts(path, file, hidden_fields, stamp[2]) if large else [scan(path, file, hidden_fields, 0, None)]
+        if large:
+            scans = _in_parts(path, file, hidden_fields, prompt, stamp[2])
+        else:
+            scans = [scan(path, file, hidden_fields, 0, None, prompt)]
         index = _joined(path, digest.result(), scans)
     if stamp_of(file) != stamp:
         raise ConfigError(f"{path} was changed while it was checked; start again with the file at rest")
@@ -76,28 +96,35 @@ def index_of(path: Path, file: BinaryIO, hidden_fields: Sequence[str], cache: Pa
     return index
 
 
-def _in_parts(path: Path, file: BinaryIO, hidden_fields: Sequence[str], size: int) -> list[Scan]:
+def _in_parts(
+    path: Path, file: BinaryIO, hidden_fields: Sequence[str], prompt: KeyedPrompt | None, size: int
+) -> list[Scan]:
     """The scans of a file's parts, in order; each but the first is made by a process of its own."""
     # of the processors only those that this process may use, where the system tells
     count = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
     borders = [0, *(_line_after(file, size * part // count) for part in range(1, count)), size]
     program = f"import sys; from {gymbox.row_check.__name__} import main; main(*sys.argv[1:])"
     command = [sys.executable, "-c", program, str(path)]
-    others = [
-        subprocess.Popen([*command, str(begin), str(end), json.dumps(list(hidden_fields))], stdout=subprocess.PIPE)
-        for begin, end in zip(borders[1:-1], borders[2:], strict=True)
-    ]
-    try:
-        scans = [scan(path, file, hidden_fields, 0, borders[1])]
-        for other in others:
-            output, _ = other.communicate()
-            if other.returncode:
-                raise ConfigError(f"the check of {path} was cut short: a process of it ended with {other.returncode}")
-            scans.append(pickle.loads(output))  # noqa: S301  written by our own child
-    finally:
-        for other in others:
-            with other:
-                other.kill()
+    with NamedTemporaryFile() as options:
+        options.write(pickle.dumps((list(hidden_fields), prompt)))
+        options.flush()
+        others = [
+            subprocess.Popen([*command, str(begin), str(end), options.name], stdout=subprocess.PIPE)
+            for begin, end in zip(borders[1:-1], borders[2:], strict=True)
+        ]
+        try:
+            scans = [scan(path, file, hidden_fields, 0, borders[1], prompt)]
+            for other in others:
+                output, _ = other.communicate()
+                if other.returncode:
+                    raise ConfigError(
+                        f"the check of {path} was cut short: a process of it ended with {other.returncode}"
+                    )
+                scans.append(pickle.loads(output))  # noqa: S301  written by our own child
+        finally:
+            for other in others:
+                with other:
+                    other.kill()
     return scans
 
 
@@ -111,14 +138,17 @@ def _line_after(file: BinaryIO, offset: int) -> int:
 
 def _joined(path: Path, sha256: str, scans: Sequence[Scan]) -> Index:
     offsets, ids, id_lines, faults, lines = array("Q"), array("Q"), array("Q"), Faults(), 0
+    agents: dict[str, Mentions] = {}
     for part in scans:
         offsets += part.offsets
         ids += part.ids
         id_lines.extend(line + lines for line in part.id_lines)
         faults.join(part.faults, lines)
+        for name, mentions in part.agents.items():
+            agents.setdefault(name, Mentions(mentions.line + lines)).rows += mentions.rows
         lines += part.lines
     faults.add(_twice(path, ids, id_lines))
-    return Index(sha256, offsets, faults)
+    return Index(sha256, offsets, faults, agents)
 
 
 def _twice(path: Path, ids: array[int], lines: array[int]) -> list[Fault]:
@@ -149,10 +179,11 @@ def _sha256(path: Path) -> str:
 # --- what is remembered
 
 
-def _key(stamp: Stamp, hidden_fields: Sequence[str]) -> str:
+def _key(stamp: Stamp, hidden_fields: Sequence[str], prompt: KeyedPrompt | None) -> str:
     """Name of what is remembered of a file; another check gives another name."""
-    key = hashlib.sha256(json.dumps([stamp, *hidden_fields]).encode())
-    for module in (gymbox.row_check, gymbox_sandbox.responses, gymbox_sandbox.chat_history):
+    key = hashlib.sha256(json.dumps([stamp, hidden_fields, prompt and prompt.key]).encode())
+    modules = [gymbox.row_check, gymbox_sandbox.responses, gymbox_sandbox.chat_history]
+    for module in modules if prompt is None else [*modules, sys.modules[type(prompt).__module__]]:
         key.update(Path(str(module.__file__)).read_bytes())
     return key.hexdigest()[:40]
 
@@ -163,21 +194,31 @@ def _read(entry: Path) -> Index | None:
         content = entry.read_bytes()
     except OSError:
         return None
-    sha256, _, rest = content.partition(b"\n")
-    check, _, packed = rest.partition(b"\n")
-    if len(packed) % 8 or check.decode(errors="replace") != hashlib.sha256(sha256 + packed).hexdigest():
+    head, _, packed = content.partition(b"\n")
+    try:
+        told = json.loads(head)
+        if len(packed) % 8 or told["check"] != _check(told, packed):
+            return None
+        agents = {name: Mentions(**mentions) for name, mentions in told["agents"].items()}
+        return Index(told["sha256"], array("Q", packed), Faults(), agents)
+    except (ValueError, KeyError, TypeError):
         return None
-    return Index(sha256.decode(), array("Q", packed), Faults())
 
 
 def _write(entry: Path, index: Index) -> None:
     """Remember an index; on a disk that does not allow it, nothing is."""
-    sha256, packed = index.sha256.encode(), index.offsets.tobytes()
-    check = hashlib.sha256(sha256 + packed).hexdigest().encode()
+    packed = index.offsets.tobytes()
+    told = {"sha256": index.sha256, "agents": {name: asdict(mentions) for name, mentions in index.agents.items()}}
+    told["check"] = _check(told, packed)
     new = entry.with_name(f"{entry.name}.{secrets.token_hex(4)}")
     with contextlib.suppress(OSError):
         entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new.write_bytes(b"\n".join((sha256, check, packed)))
+        new.write_bytes(json.dumps(told).encode() + b"\n" + packed)
         new.replace(entry)
         for old in sorted(entry.parent.glob("*.index"), key=lambda path: -path.stat().st_mtime)[MOST_REMEMBERED:]:
             old.unlink(missing_ok=True)
+
+
+def _check(told: Mapping[str, object], packed: bytes) -> str:
+    head = json.dumps([told["sha256"], told["agents"]], sort_keys=True)
+    return hashlib.sha256(head.encode() + packed).hexdigest()

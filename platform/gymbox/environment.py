@@ -62,11 +62,12 @@ class JudgeLimits(_Strict):
     calls: int = Field(64, ge=1, le=10_000)
     """Questions, with each vote and each repeat of one that was answered with garbage."""
     tokens: int = Field(200_000, ge=1)
-    """Tokens of the model, in and out; once they are used up, nothing more is asked."""
+    """Tokens of the model, in and out; once they are used up, nothing more is asked. A question waits while those
+    under way may need what is left: by their `max_output_tokens`, else as much as the longest answer so far."""
     kilobytes: int = Field(1024, ge=1, le=65_536)
     """Size of all questions together, and of an answer."""
     timeout: float = Field(60, gt=0)
-    """Seconds for one question, repeats included."""
+    """Seconds for one question, repeats and the wait for tokens included."""
 
 
 class Image(_Strict):
@@ -246,7 +247,13 @@ class Catalog:
         Raises:
             ConfigError: there is none of that name (the nearest is named), or its manifest is wrong.
         """
-        for folder in self.folders:
+        for folder in self.folders if _is_folder_name(name) else ():
             if (folder / name / MANIFEST).is_file():
                 return Environment.load(folder / name)
-        raise ConfigError(f"there is no environment {name!r}; {nearest(name, self.names())}")
+        raise ConfigError(f"there is no environment {name!r:.200}; {nearest(name, self.names())}")
+
+
+def _is_folder_name(name: str) -> bool:
+    """Whether it can name a folder, and is no path to one elsewhere: it may have come over HTTP."""
+    fits = 0 < len(name.encode(errors="replace")) < 256 and name not in (".", "..")
+    return fits and not set("/\0") & set(name)

@@ -63,6 +63,7 @@ __all__ = [
     "ToolError",
     "Unauthorized",
     "Unavailable",
+    "first_line",
     "from_wire",
     "nearest",
 ]
@@ -127,6 +128,8 @@ class ErrorKind(StrEnum):
     """`verify` returned what is no finite number."""
     TIMED_OUT = "timed_out"
     """The stage, or the whole rollout, took longer than `timeouts` allow."""
+    CANCELLED = "cancelled"
+    """Whoever asked for it did not want it any more; see the Python API."""
     INVALID_TASK = "invalid_task"
     """The row is no task that the environment takes."""
     INTERNAL = "internal"
@@ -283,9 +286,19 @@ def by_this_python(module: str) -> str:
     return f"{shlex.quote(sys.executable)} -m gymbox.{module}"
 
 
+LONGEST_NAME = 200
+"""Characters of a mistyped name that are looked at."""
+
+
+def first_line(error: BaseException) -> str:
+    """Of what an exception says; its type where it says nothing."""
+    return next((line for line in str(error).split("\n") if line.strip()), type(error).__name__)
+
+
 def nearest(name: str, known: list[str]) -> str:
     """A hint for a mistyped `name`: `did you mean 'x'?`, or the list of what is known."""
     from difflib import get_close_matches
 
-    close = get_close_matches(name, known, n=1)
+    # looking for what is near takes time by the length of the name, which may be any caller's
+    close = get_close_matches(name[:LONGEST_NAME], known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known)) or 'none'}"

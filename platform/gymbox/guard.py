@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import itertools
 import json
 import math
 import re
@@ -26,6 +27,8 @@ OPEN_PATHS = frozenset(
 """Answered without a token: they tell nothing about what a server holds."""
 REQUEST_ID_HEADER = "X-Request-ID"
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_PROCESS, _REQUESTS = secrets.token_hex(5), itertools.count(1)
+"""Together they make ids: new ones for each request cost more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +141,7 @@ def is_id(given: str) -> bool:
 
 def request_id(given: str | None) -> str:
     """The caller's id for a request, or a fresh one where there is none or it is not fit for a log."""
-    return given if given and is_id(given) else secrets.token_hex(8)
+    return given if given and is_id(given) else f"{_PROCESS}{next(_REQUESTS):06x}"
 
 
 def refusal(problem: Problem, status: int | None = None) -> tuple[int, dict[str, str], bytes]:

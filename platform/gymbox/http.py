@@ -107,6 +107,11 @@ class HttpClient:
             await self._session.close()
         self._session = None
 
+    @property
+    def in_use(self) -> bool:
+        """Whether it was asked for something over TCP, and not closed since."""
+        return self._session is not None
+
     async def session(self, socket: str | None = None) -> aiohttp.ClientSession:
         """The shared session, or the one whose every connection goes to the unix socket that is at this path now.
 

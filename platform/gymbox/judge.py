@@ -24,10 +24,16 @@ from gymbox.errors import ErrorKind, Invalid, JudgeFailed, ModelFailure, Problem
 from gymbox.http import HttpClient
 from gymbox.models import Call, Model
 from gymbox.models.capture import Capture
+from gymbox.models.limits import Budget
+from gymbox.models.metered import CallMeter, MeteredModel
 from gymbox.models.recorded import RecordedModel
 from gymbox.models.strict_json import strict_json
 from gymbox.models.structured import fault_in, wanted_schema
 
+ANSWER = 4096
+"""Tokens that an answer is thought to take where the question sets no `max_output_tokens`, until others have told."""
+LETTERS_A_TOKEN = 4
+"""Of a question, about."""
 TRIES = 3
 """How often one question may be answered with garbage."""
 REMEMBERED, REMEMBERED_BYTES = 20_000, 64 * 1024 * 1024
@@ -70,6 +76,10 @@ class Judge:
         """From now on have what it is asked written there, each call with its rollout's id."""
         self.model = RecordedModel.of(self.model, capture)
 
+    def metered(self, meter: CallMeter) -> None:
+        """From now on have what it is asked counted there."""
+        self.model = MeteredModel.of(self.model, meter)
+
     def hearing(self, rollout: str, limits: JudgeLimits, gold: Any = None) -> Hearing:
         """One verify, which belongs to `rollout`; `gold` are the row's `gold_judgements`, which the scripted model
         replays."""
@@ -99,7 +109,8 @@ class Hearing:
         self._rollout = rollout
         self._limits = limits
         self._gold = gold
-        self._calls = self._tokens = self._bytes = 0
+        self._budget = Budget(limits.tokens)
+        self._calls = self._bytes = self._longest = 0
 
     async def answers(self, body: bytes) -> list[dict[str, Any]]:
         """The answers to all questions in a sandbox's answer; see `gymbox_sandbox.wire`.
@@ -170,15 +181,23 @@ class Hearing:
             ModelFailure: as the model.
             _Garbled: it is no whole answer.
         """
-        left = self._limits.tokens - self._tokens
-        if left <= 0:
-            raise Invalid(f"verify used up the {self._limits.tokens} tokens of its judge (judge.tokens)")
-        if (params.max_output_tokens or 0) > left:
-            params = params.model_copy(update={"max_output_tokens": left})
-        call = Call(http=self._judge.http, rollout=self._rollout, turn=self._calls - 1, gold=self._replies(params))
-        response = await self._judge.model.responses(params, call)
-        tokens = response.usage.total_tokens if response.usage else 0
-        self._tokens += tokens
+        turn, prompt = self._calls - 1, len(_text_of(params)) // LETTERS_A_TOKEN
+
+        def wanted() -> int:
+            return prompt + (params.max_output_tokens or self._longest or ANSWER)
+
+        held, tokens = await self._budget.hold(wanted), 0
+        try:
+            if held <= prompt:
+                raise Invalid(f"verify used up the {self._limits.tokens} tokens of its judge (judge.tokens)")
+            asked = params if held == wanted() else params.model_copy(update={"max_output_tokens": held - prompt})
+            call = Call(http=self._judge.http, rollout=self._rollout, turn=turn, gold=self._replies(params))
+            response = await self._judge.model.responses(asked, call)
+            if response.usage is not None:
+                tokens = response.usage.total_tokens
+                self._longest = max(self._longest, response.usage.output_tokens)
+        finally:
+            self._budget.settle(held, tokens)
         text = response.output_text
         if response.status == "incomplete" or not text.strip():
             raise _Garbled(f"it {_ending(response)}")
@@ -188,7 +207,7 @@ class Hearing:
 
     def _replies(self, params: ResponsesParams) -> list[list[dict[str, Any]]] | None:
         """What the scripted model says to it: as the first gold judgement of which the question has the words."""
-        asked = "\n".join(item.text for item in params.items if isinstance(item, Message))
+        asked = _text_of(params)
         for judgement in self._gold:
             if judgement["contains"] in asked:
                 says = judgement["says"]
@@ -280,6 +299,10 @@ async def judge_of_proxy(proxy: str, token: str, http: HttpClient) -> Judge:
         ) from error
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise JudgeFailed(f"{base}/models names no model") from error
+
+
+def _text_of(params: ResponsesParams) -> str:
+    return "\n".join(item.text for item in params.items if isinstance(item, Message))
 
 
 def _key(question: _Question, attempt: int) -> bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import logging
 import re
@@ -13,7 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Literal, TextIO
-from urllib.parse import quote
+
+from gymbox.redaction import forms_of, mark_of
 
 _ids: ContextVar[dict[str, str] | None] = ContextVar("gymbox_log_ids", default=None)
 _PATTERNS = re.compile(
@@ -29,13 +28,10 @@ _secrets: set[str] = set()
 
 
 def hide(secret: str) -> None:
-    """Never let this value into a log line, nor its Base64 or URL-encoded form. Short values are ignored."""
+    """Never let this value into a log line, however it is encoded (see `Redaction`). Short values are ignored."""
     _secrets.add(secret)
-    if len(secret) < 8:
-        return
-    mark = _mark(secret)
-    forms = {secret, quote(secret, safe=""), base64.b64encode(secret.encode()).decode().rstrip("=")}
-    _hidden.update(dict.fromkeys(forms, mark))
+    if len(secret) >= 8:
+        _hidden.update(dict.fromkeys(forms_of(secret), mark_of(secret)))
 
 
 def hidden() -> frozenset[str]:
@@ -51,11 +47,7 @@ def redact(text: str) -> str:
     for secret, mark in _hidden.items():
         if secret in text:
             text = text.replace(secret, mark)
-    return _PATTERNS.sub(lambda found: _mark(found[0]), text)
-
-
-def _mark(secret: str) -> str:
-    return f"[redacted {hashlib.sha256(secret.encode()).hexdigest()[:8]}]"
+    return _PATTERNS.sub(lambda found: mark_of(found[0]), text)
 
 
 @contextmanager

@@ -6,16 +6,17 @@ import json
 import os
 import secrets
 import shutil
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from gymbox.budget import Used
 from gymbox.errors import ConfigError
 from gymbox.models.cassettes import CALLS, JUDGE_CALLS
-from gymbox.results import FAILURES, MANIFEST, METRICS, ROLLOUTS, RunManifest, Score, manifest_in, metrics_of, written
+from gymbox.results import FAILURES, MANIFEST, METRICS, ROLLOUTS, RunManifest, Scores, manifest_in, written
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +118,10 @@ def _check(shards: Sequence[Shard], *, partial: bool) -> None:
 
 
 def _write(shards: Sequence[Shard], folder: Path) -> RunManifest:
-    total, scores = Score(), defaultdict[str, Score](Score)
-
-    def count(record: dict[str, Any]) -> None:
-        total.add(record)
-        scores[record["environment"]].add(record)
-
+    scores = Scores(shards[0].manifest.inputs)
     with (folder / ROLLOUTS).open("wb") as rows:
         for shard in shards:
-            rows.writelines(shard.lines(count))
+            rows.writelines(shard.lines(scores.add))
         rows.flush()
         os.fsync(rows.fileno())
     if any((shard.path / FAILURES).exists() for shard in shards):
@@ -147,13 +143,15 @@ def _write(shards: Sequence[Shard], folder: Path) -> RunManifest:
             "status": "finished" if whole else "interrupted",
             "inputs": {**first.inputs, "runner": {**first.inputs["runner"], "shard": None}},
             "planned": sum(shard.manifest.planned for shard in shards),
-            "done": total.rollouts,
-            "scored": total.scored,
+            "done": scores.total.rollouts,
+            "scored": scores.total.scored,
+            "used": reduce(Used.plus, (shard.manifest.used for shard in shards)),
+            "stopped_by": None,
             "started_at": min(shard.manifest.started_at for shard in shards),
             "ended_at": max(shard.manifest.ended_at or datetime.now(UTC) for shard in shards),
             "shards": [shard.manifest.run for shard in shards],
         }
     )
-    written(folder / METRICS, metrics_of(total, scores))
+    written(folder / METRICS, scores.metrics())
     written(folder / MANIFEST, manifest.model_dump(mode="json"))
     return manifest

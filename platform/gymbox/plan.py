@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from gymbox_sandbox.lifecycle import Priority
+from gymbox_sandbox.tasks import HIDDEN
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator
 
+from gymbox.budget import Budget
 from gymbox.dataset import Dataset, Row, open_datasets
+from gymbox.datasets.templates import Prompt
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError, ErrorKind, nearest
 from gymbox.models.capture import Mode
-from gymbox.row_check import PARAMS
+from gymbox.row_check import PARAMS, agent_named
 
 Tasks = Annotated[int, Field(ge=1)]
 Repeats = Annotated[int, Field(ge=1, le=100_000)]
 Attempts = Annotated[int, Field(ge=1, le=10)]
 Weight = Annotated[float, Field(gt=0, le=1_000_000)]
 DEFAULT = "_default"
+AGENT_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,49}$"
+"""Of agents that are told apart by a name: it is part of a sandbox's name where each does all tasks."""
+DEFAULT_AGENT = "agent"
+"""What the one that does all else is called where there are others."""
 
 
 def _for_all(value: Any) -> Any:
     """A number alone counts for everything that is not named."""
-    return {DEFAULT: value} if isinstance(value, int | str) and not isinstance(value, bool) else value
+    return {DEFAULT: value} if isinstance(value, int | str | Path) and not isinstance(value, bool) else value
 
 
-def _plain(setting: dict[str, int]) -> Any:
-    return setting[DEFAULT] if setting.keys() == {DEFAULT} else setting
+def _plain(setting: dict[str, Any]) -> Any:
+    told = {name: str(value) if isinstance(value, Path) else value for name, value in setting.items()}
+    return told[DEFAULT] if told.keys() == {DEFAULT} else told
 
 
 ForAll, Plain = BeforeValidator(_for_all), PlainSerializer(_plain)
@@ -55,6 +63,17 @@ class RunnerSettings(BaseModel):
     task are in the same part."""
     params: dict[str, Any] = Field(default_factory=dict)
     """What every row's `responses_create_params` are given in place of their own: `{temperature: 0.2}`."""
+    params_of: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """The same for an environment's rows alone, beside and before `params`: `{counter: {temperature: 0}}`."""
+    prompt: Annotated[dict[str, Path], ForAll, Plain] | None = None
+    """Template that makes each row's input from its fields: a YAML file with `user` and perhaps `system`. Also by
+    environment: `{counter: counter.yaml, _default: any.yaml}`."""
+    replace_input: bool = False
+    """With `prompt`: also of rows that have an input, in the place of it; else such rows are refused."""
+    agent_of: dict[str, str] = Field(default_factory=dict)
+    """Which of `agents` does an environment's tasks where their rows name none: `{counter: one, _default: two}`."""
+    cross_agents: bool = False
+    """Each of `agents` does every task, whatever the rows say, and each with all repeats."""
     seed_repeats: bool = False
     """Ask for each repeat with a `seed` of its own, `seed` plus its number, where the endpoint knows such a field."""
     concurrency: int = Field(8, ge=1, le=65_536)
@@ -82,8 +101,15 @@ class RunnerSettings(BaseModel):
     """Whether the model's calls are recorded in the run's folder; `sampled`: those of a part of the rollouts."""
     capture_rate: float = Field(0.1, ge=0, le=1)
     """That part; the same rollouts in every run of the same tasks."""
+    ready_timeout: float = Field(60, ge=0)
+    """Seconds for which a run waits, before it starts anything, until the model (and the judge) give any answer at
+    all; where they give none, it says so and ends. 0: it begins at once."""
     grace: float = Field(30, ge=0)
-    """Seconds that running rollouts get to end after Ctrl-C; then they are dropped, for a resume to do again."""
+    """Seconds that running rollouts get to end after Ctrl-C, or once the budget is used up; then they are dropped, for
+    a resume to do again."""
+    budget: Budget = Budget()
+    """What the run may use in all its starts, such as `{tokens: 1_000_000, cost: 5, seconds: 3600}`. When a limit is
+    reached no further rollout starts and the run ends as `stopped`, to be gone on with by a larger budget."""
 
     @field_validator("capture", mode="before")
     @classmethod
@@ -111,9 +137,9 @@ class RunnerSettings(BaseModel):
 
     def inputs(self) -> dict[str, Any]:
         """The part on which the results depend."""
-        return self.model_dump(
-            mode="json", include={"limit", "repeats", "order", "seed", "shard", "params", "seed_repeats"}
-        )
+        always = {"limit", "repeats", "order", "seed", "shard", "params", "seed_repeats"}
+        used = {name for name in ("params_of", "agent_of", "cross_agents") if getattr(self, name)}
+        return self.model_dump(mode="json", include=always | used)
 
     def attempts_at(self, kind: ErrorKind) -> int:
         """How often a rollout that ends so may be tried in all."""
@@ -138,18 +164,35 @@ class RunnerSettings(BaseModel):
         """Rollouts of each task of an environment."""
         return self.repeats.get(environment, self.repeats.get(DEFAULT, 1))
 
+    def params_for(self, environment: str, repeat: int) -> dict[str, Any]:
+        """What a request is given in place of the row's own."""
+        seed = {"seed": self.seed + repeat} if self.seed_repeats else {}
+        return {**self.params, **self.params_of.get(environment, {}), **seed}
+
+    def agent_for(self, environment: str) -> str | None:
+        """Which of several agents does an environment's tasks whose rows name none; None: `agent`."""
+        return self.agent_of.get(environment, self.agent_of.get(DEFAULT))
+
+    def prompt_of(self, environment: str) -> Path | None:
+        """The template of an environment's rows; None: they have their input."""
+        return None if self.prompt is None else self.prompt.get(environment, self.prompt.get(DEFAULT))
+
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One rollout to do: which task of which environment, and which of its repeats."""
+    """One rollout to do: which task of which environment, which of its repeats, and by whom."""
 
     environment: Environment
     row: Row
     repeat: int
+    agent: str | None = None
+    """Name of one of the run's `agents`; None: its `agent` does it."""
+    crossed: bool = False
+    """Whether other agents do the same task, so that the name is part of the id."""
 
     def id(self, run: str) -> str:
         """The same in every start of the run `run`, and fit for a sandbox's name."""
-        name = self.environment.name
+        name = f"{self.environment.name}.{self.agent}" if self.crossed else self.environment.name
         if len(name) > 60:
             name = f"{name[:50]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
         return f"{run}-{name}-{self.row.index}-{self.repeat}"
@@ -159,25 +202,47 @@ class Plan:
     """What a run consists of: every row checked, each read again only when its turn comes."""
 
     def __init__(
-        self, environments: Sequence[Environment], settings: RunnerSettings, cache: Path | None = None
+        self,
+        environments: Sequence[Environment],
+        settings: RunnerSettings,
+        cache: Path | None = None,
+        agents: Collection[str] = (),
     ) -> None:
         """
         Args:
             cache: see `open_datasets`.
+            agents: names of the agents that rows and settings may choose from; with none, what rows say of agents
+                does not count.
 
         Raises:
             ConfigError: faulty rows, all of them, or a dataset that cannot be read; or a setting by environment names
-                one that is not in the run.
+                one that is not in the run; or an agent that is not in the run is chosen, or one that is there never.
         """
+        self._set_up(environments, settings, agents)
+        chosen = [] if settings.cross_agents else self.agents
+        self._datasets: list[Dataset] = open_datasets(environments, cache, prompts=self._prompts, agents=chosen)
+        try:
+            self._check_use()
+        except ConfigError:
+            self.close()
+            raise
+
+    def _set_up(self, environments: Sequence[Environment], settings: RunnerSettings, agents: Collection[str]) -> None:
+        """Everything but the rows."""
         self.settings = settings
         self.environments = environments
+        self.agents = sorted(agents)
         _check_names(settings, [environment.name for environment in environments])
-        self._datasets: list[Dataset] = open_datasets(environments, cache)
+        _check_agents(settings, self.agents)
+        self._prompts = {environment.name: _prompt(settings, environment) for environment in environments}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         for dataset in self._datasets:
             dataset.close()
 
@@ -187,9 +252,20 @@ class Plan:
     def sizes(self) -> dict[str, int]:
         """Rollouts of each environment."""
         return {
-            environment.name: len(self._order(environment, dataset)) * self.settings.repeats_of(environment.name)
+            environment.name: len(self._order(environment, dataset)) * self._rollouts_of_a_task(environment)
             for environment, dataset in zip(self.environments, self._datasets, strict=True)
         }
+
+    @property
+    def uses_default_agent(self) -> bool:
+        """Whether `agent` has anything to do where there are named ones."""
+        if self.settings.cross_agents:
+            return False
+        chosen = [
+            self.settings.agent_of.get(each.name, self.settings.agent_of.get(DEFAULT)) for each in self.environments
+        ]
+        pairs = zip(chosen, self._datasets, strict=True)
+        return not self.agents or any(name is None and dataset.unnamed for name, dataset in pairs)
 
     def __iter__(self) -> Iterator[Slot]:
         """Environments take turns, so that what is wrong with one of them shows early; one of a greater weight has
@@ -209,28 +285,69 @@ class Plan:
             else:
                 yield slot
 
+    def row(self, environment: str, index: int, repeat: int) -> Row:
+        """A task's row as its slot has it."""
+        number = [each.name for each in self.environments].index(environment)
+        found = self.environments[number]
+        return self._asked(found, self._rendered(found, self._datasets[number][index]), repeat)
+
     def inputs(self) -> dict[str, Any]:
         """Digests and settings on which the results depend; see `RunManifest.inputs`."""
         return {
             "runner": self.settings.inputs(),
             "environments": {
-                environment.name: {"digest": environment.digest, "dataset": dataset.sha256, "rows": len(dataset)}
+                environment.name: {
+                    "digest": environment.digest,
+                    "dataset": dataset.sha256,
+                    "rows": len(dataset),
+                    **({"prompt": prompt.sha256} if (prompt := self._prompts[environment.name]) else {}),
+                }
                 for environment, dataset in zip(self.environments, self._datasets, strict=True)
             },
         }
 
     def _slots(self, environment: Environment, dataset: Dataset) -> Iterator[Slot]:
         for index in self._order(environment, dataset):
-            row = dataset[index]
-            for repeat in range(self.settings.repeats_of(environment.name)):
-                yield Slot(environment, self._asked(row, repeat), repeat)
+            yield from self._slots_of(environment, dataset[index])
 
-    def _asked(self, row: Row, repeat: int) -> Row:
+    def _slots_of(self, environment: Environment, row: Row) -> Iterator[Slot]:
+        """All that is to be done of one task."""
+        row, crossed = self._rendered(environment, row), self.settings.cross_agents
+        for agent in self.agents if crossed else [self._agent_of(environment, row)]:
+            for repeat in range(self.settings.repeats_of(environment.name)):
+                yield Slot(environment, self._asked(environment, row, repeat), repeat, agent, crossed)
+
+    def _rendered(self, environment: Environment, row: Row) -> Row:
+        prompt = self._prompts[environment.name]
+        return row if prompt is None else replace(row, fields=prompt.rendered(row.fields))
+
+    def _agent_of(self, environment: Environment, row: Row) -> str | None:
+        if not self.agents:
+            return None
+        return agent_named(row.fields) or self.settings.agent_for(environment.name)
+
+    def _asked(self, environment: Environment, row: Row, repeat: int) -> Row:
         """The row with what the settings say of every request."""
-        own = dict(self.settings.params)
-        if self.settings.seed_repeats:
-            own["seed"] = self.settings.seed + repeat
+        own = self.settings.params_for(environment.name, repeat)
         return replace(row, fields={**row.fields, PARAMS: {**row.fields[PARAMS], **own}}) if own else row
+
+    def _rollouts_of_a_task(self, environment: Environment) -> int:
+        return self.settings.repeats_of(environment.name) * (len(self.agents) if self.settings.cross_agents else 1)
+
+    def _check_use(self) -> None:
+        """
+        Raises:
+            ConfigError: an agent that was named has nothing to do.
+        """
+        if self.settings.cross_agents:
+            return
+        used = {*self.settings.agent_of.values(), *(name for dataset in self._datasets for name in dataset.agents)}
+        for name in self.agents:
+            if name not in used:
+                raise ConfigError(
+                    f"agents.{name} has nothing to do: no row names it (as agent_ref.name or agent), and neither does "
+                    "runner.agent_of; with runner.cross_agents=true each agent does every task"
+                )
 
     def _order(self, environment: Environment, dataset: Dataset) -> Sequence[int]:
         tasks = self.settings.tasks_of(environment.name, len(dataset))
@@ -245,7 +362,34 @@ def _check_names(settings: RunnerSettings, names: list[str]) -> None:
     Raises:
         ConfigError: a setting names an environment that is not one of these.
     """
-    for field in ("limit", "repeats", "weights"):
+    for field in ("limit", "repeats", "weights", "params_of", "prompt", "agent_of"):
         for name in getattr(settings, field) or ():
-            if name not in names and (name != DEFAULT or field == "weights"):
+            if name not in names and (name != DEFAULT or field in ("weights", "params_of")):
                 raise ConfigError(f"runner.{field}: this run has no environment {name!r}; {nearest(name, names)}")
+
+
+def _check_agents(settings: RunnerSettings, names: list[str]) -> None:
+    """
+    Raises:
+        ConfigError: the settings choose an agent that is not one of these, or contradict themselves.
+    """
+    if DEFAULT_AGENT in names:
+        raise ConfigError(f"agents.{DEFAULT_AGENT}: choose another name; this one is for what agent= sets")
+    if settings.cross_agents and settings.agent_of:
+        raise ConfigError("with runner.cross_agents=true each agent does every task: leave runner.agent_of out")
+    if not names and (settings.cross_agents or settings.agent_of):
+        setting = "cross_agents" if settings.cross_agents else "agent_of"
+        raise ConfigError(f"runner.{setting} needs agents with names: add agents.NAME=tool_loop for each")
+    for environment, name in settings.agent_of.items():
+        if name not in names:
+            raise ConfigError(f"runner.agent_of.{environment}: there is no agent {name!r}; {nearest(name, names)}")
+
+
+def _prompt(settings: RunnerSettings, environment: Environment) -> Prompt | None:
+    """
+    Raises:
+        ConfigError: see `Prompt.load`.
+    """
+    path = settings.prompt_of(environment.name)
+    hidden = {*HIDDEN, *environment.manifest.hidden_fields}
+    return None if path is None else Prompt.load(path, hidden, replace=settings.replace_input)

@@ -19,8 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gymbox.errors import RolloutError, Stage
-from gymbox.plan import Plan, Slot
-from gymbox.results import METRICS, ROLLOUTS, RunFolder
+from gymbox.plan import DEFAULT_AGENT, Plan, Slot
+from gymbox.results import METRICS, ROLLOUTS, RunFolder, Score
 from gymbox.rollout import RolloutResult
 from gymbox.runner import Summary
 
@@ -47,12 +47,18 @@ def printable(text: str, limit: int = 300) -> str:
 class _Count:
     """The figures of one line."""
 
-    planned: int
+    planned: int | None
+    """None: the rows tell, and are not counted before."""
     done: int = 0
     running: int = 0
     scored: int = 0
     reward: float = 0.0
     tokens: int = 0
+
+    def take(self, score: Score) -> None:
+        """What was there before."""
+        self.done, self.scored, self.reward = score.rollouts, score.scored, score.reward_sum
+        self.tokens = score.input_tokens + score.output_tokens
 
     @property
     def failed(self) -> int:
@@ -88,11 +94,14 @@ class Progress:
     def __post_init__(self) -> None:
         self._counts = {name: _Count(planned) for name, planned in self.plan.sizes().items()}
         self._total = _Count(len(self.plan))
-        for score, count in [(score, self._counts[name]) for name, score in self.folder.scores.items()] + [
-            (self.folder.total, self._total)
-        ]:
-            count.done, count.scored, count.reward = score.rollouts, score.scored, score.reward_sum
-            count.tokens = score.input_tokens + score.output_tokens
+        self._agents: dict[tuple[str, str], _Count] = {}
+        """By environment and agent, where the run has several."""
+        self._total.take(self.folder.total)
+        for name, score in self.folder.scores.items():
+            self._counts[name].take(score)
+        for name, scores in self.folder.agents.items():
+            for agent, score in scores.items():
+                self._of_agent(name, agent).take(score)
         self._kinds: Counter[str] = Counter()
         self._stages: dict[str, Stage] = {}
         self._began = self.clock()
@@ -118,7 +127,7 @@ class Progress:
             self._tell()
 
     def started(self, slot: Slot) -> None:
-        for count in (self._counts[slot.environment.name], self._total):
+        for count in self._counts_of(slot):
             count.running += 1
 
     def entered(self, slot: Slot, stage: Stage) -> None:
@@ -126,7 +135,7 @@ class Progress:
 
     def ended(self, slot: Slot, result: RolloutResult | None) -> None:
         self._stages.pop(slot.id(""), None)
-        for count in (self._counts[slot.environment.name], self._total):
+        for count in self._counts_of(slot):
             count.running -= 1
             if result is None:
                 continue
@@ -138,6 +147,18 @@ class Progress:
                 count.tokens += result.response.usage.input_tokens + result.response.usage.output_tokens
         if result is not None and result.error is not None:
             self._tell_first(result, result.error)
+
+    def _counts_of(self, slot: Slot) -> list[_Count]:
+        """All that a rollout counts for."""
+        name = slot.environment.name
+        of_agent = [self._of_agent(name, slot.agent or DEFAULT_AGENT)] if self.plan.agents else []
+        return [self._counts[name], *of_agent, self._total]
+
+    def _of_agent(self, environment: str, agent: str) -> _Count:
+        planned = self._counts[environment].planned
+        crossed = self.plan.settings.cross_agents and planned is not None
+        share = planned // len(self.plan.agents) if crossed and planned is not None else None
+        return self._agents.setdefault((environment, agent), _Count(share))
 
     def _tell_first(self, result: RolloutResult, error: RolloutError) -> None:
         """The first failure of each kind at once, so that nobody waits an hour to learn of a wrong key."""
@@ -168,6 +189,7 @@ class Progress:
             f"reward {total.mean}",
             *self._sandboxes(),
             f"{short(total.tokens)} tokens",
+            *self._budget(),
             *self._left(),
         ]
         self._say(" · ".join(figures))
@@ -184,10 +206,14 @@ class Progress:
         number = self.sandboxes()
         return [f"{number} {'sandbox' if number == 1 else 'sandboxes'}"]
 
+    def _budget(self) -> list[str]:
+        """How much of each limit is used."""
+        return self.plan.settings.budget.told(self.folder.manifest.used)
+
     def _left(self) -> list[str]:
         """Time to the end at the pace so far; not before as many have ended as run at once, for until then the pace is
         anyone's guess."""
-        ended, left = self._total.done - self._before, self._total.planned - self._total.done
+        ended, left = self._total.done - self._before, len(self.plan) - self._total.done
         if not left or ended < self.plan.settings.concurrency:
             return []
         return [f"{duration(left * max(self.clock() - self._began, 0) / ended)} left"]
@@ -198,21 +224,24 @@ class Progress:
         table.add_column("")
         for heading in ("done", "running", "failed", "reward", "tokens"):
             table.add_column(heading, justify="right", no_wrap=True)
-        rows = dict(self._counts)
-        if len(rows) > 1:
-            rows[TOTAL] = self._total
-        for name, count in rows.items():
+        rows: list[tuple[str, _Count]] = []
+        for name, count in self._counts.items():
+            shares = sorted(key for key in self._agents if key[0] == name)
+            rows += [(name, count), *((f"  {key[1]}", self._agents[key]) for key in shares)]
+        if len(self._counts) > 1:
+            rows.append((TOTAL, self._total))
+        for name, count in rows:
             table.add_row(
                 Text(name, overflow="ellipsis", no_wrap=True),
-                ProgressBar(total=count.planned, completed=count.done, width=16),
-                f"{count.done}/{count.planned}",
+                "" if count.planned is None else ProgressBar(total=count.planned, completed=count.done, width=16),
+                str(count.done) if count.planned is None else f"{count.done}/{count.planned}",
                 str(count.running),
                 Text(str(count.failed), style="red" if count.failed else ""),
                 count.mean,
                 short(count.tokens),
             )
         spent = f"{duration(self.clock() - self._began)} so far"
-        below = [self._running(), *self._sandboxes(), spent, *self._left()]
+        below = [self._running(), *self._sandboxes(), spent, *self._budget(), *self._left()]
         return Group(table, Text(" · ".join(below), style="dim"))
 
     def _say(self, text: str, style: str = "") -> None:
@@ -241,10 +270,13 @@ def show(summary: Summary, console: Console, *, program: str, resume: str, onwar
     table.add_column("environment", no_wrap=True)
     for heading in ("rollouts", "scored", "reward", "tokens in", "out", "s each\n(with waiting)"):
         table.add_column(heading, justify="right", no_wrap=True)
-    rows = dict(sorted(summary.environments.items()))
-    if len(rows) > 1:
-        rows[TOTAL] = summary.total
-    for name, score in rows.items():
+    rows: list[tuple[str, Score]] = []
+    for name, score in sorted(summary.environments.items()):
+        shares = sorted(summary.agents.get(name, {}).items())
+        rows += [(name, score), *((f"  {agent}", share) for agent, share in shares)]
+    if len(summary.environments) > 1:
+        rows.append((TOTAL, summary.total))
+    for number, (name, score) in enumerate(rows):
         table.add_row(
             name,
             str(score.rollouts),
@@ -253,7 +285,7 @@ def show(summary: Summary, console: Console, *, program: str, resume: str, onwar
             short(score.input_tokens),
             short(score.output_tokens),
             f"{score.seconds / score.rollouts:.2f}",
-            end_section=len(rows) > 1 and name == list(rows)[-2],
+            end_section=len(summary.environments) > 1 and number == len(rows) - 2,
         )
     if summary.done:
         console.print(table)
@@ -261,6 +293,9 @@ def show(summary: Summary, console: Console, *, program: str, resume: str, onwar
         console.print(Text(f"run {summary.run}: {summary.status}; no rollout has ended"), soft_wrap=True)
     if summary.gave_up:
         console.print(Text(f"gave up: {printable(summary.gave_up)}", style="red"), soft_wrap=True)
+    if summary.stopped_by:
+        console.print(Text(f"stopped: {summary.stopped_by}", style="yellow"), soft_wrap=True)
+        resume = f"{resume} runner.budget.{summary.stopped_by.limit}={summary.stopped_by.more}"
     for kind, count in summary.total.errors.most_common():
         example = printable(summary.total.examples[kind])
         console.print(Text(f"{count} × {kind}, such as {example}", style="red"), soft_wrap=True)
@@ -272,6 +307,8 @@ def show(summary: Summary, console: Console, *, program: str, resume: str, onwar
         say.append(f"why      {look} {kind}")
     elif summary.done:
         say.append(f"look     {look}")
+    if summary.done:
+        say.append(f"report   {program} eval report {shlex.quote(str(folder))}")
     if summary.done < summary.planned:
         say.append(f"go on    {resume}")
     if summary.total.errors:

@@ -25,10 +25,12 @@ from typing import Any, Literal
 from gymbox_sandbox import __version__
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gymbox.budget import Reached, Used
 from gymbox.errors import ConfigError
 
 ROLLOUTS, FAILURES, MANIFEST, METRICS = "rollouts.jsonl", "failures.jsonl", "manifest.json", "metrics.json"
-Status = Literal["running", "finished", "interrupted", "failed"]
+Status = Literal["running", "finished", "interrupted", "stopped", "failed"]
+"""How a run ended; `stopped`: its budget was used up."""
 log = logging.getLogger(__name__)
 
 
@@ -77,6 +79,33 @@ class Score(BaseModel):
         return {"mean/reward": self.mean_reward, **fields}
 
 
+class Scores:
+    """Totals of a run, of its environments, and of its agents where it has several."""
+
+    def __init__(self, inputs: dict[str, Any]) -> None:
+        """`inputs`: those of its manifest."""
+        self.total = Score()
+        self.environments: dict[str, Score] = {}
+        self.agents: dict[str, dict[str, Score]] = {}
+        """By environment and agent."""
+        self._several = bool(inputs.get("agents"))
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Count one line of `rollouts.jsonl`."""
+        self.total.add(record)
+        environment = record["environment"]
+        self.environments.setdefault(environment, Score()).add(record)
+        if self._several:
+            self.agents.setdefault(environment, {}).setdefault(record["agent_ref"]["name"], Score()).add(record)
+
+    def metrics(self) -> dict[str, Any]:
+        """The content of `metrics.json`."""
+        found = {name: score.metrics() for name, score in sorted(self.environments.items())}
+        for name, scores in self.agents.items():
+            found[name]["agents"] = {agent: score.metrics() for agent, score in sorted(scores.items())}
+        return {"total": self.total.metrics(), "environments": found}
+
+
 class RunManifest(BaseModel):
     """`manifest.json`."""
 
@@ -101,6 +130,10 @@ class RunManifest(BaseModel):
     planned: int
     done: int = 0
     scored: int = 0
+    used: Used = Field(default_factory=Used)
+    """What the calls of all models have used, in all starts; while the run goes on, a few seconds old."""
+    stopped_by: Reached | None = None
+    """The limit of the budget that ended the last start."""
     shards: list[str] = Field(default_factory=list)
     """The runs that this one was put together from."""
     started_at: datetime
@@ -115,9 +148,7 @@ class RunFolder:
         self.manifest = manifest
         self.done: set[str] = set()
         """Rollout ids that have their line."""
-        self.scores: dict[str, Score] = {}
-        """By environment."""
-        self.total = Score()
+        self._scores = Scores(manifest.inputs)
         self._file = os.open(path / ROLLOUTS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._size = 0
         self._waiting: list[tuple[dict[str, Any], bytes]] = []
@@ -181,6 +212,7 @@ class RunFolder:
                 images=images or {},
                 versions=versions,
                 planned=planned,
+                used=before.used if before else Used(),
             )
             folder = cls(path, manifest)
         except OSError as error:
@@ -229,7 +261,7 @@ class RunFolder:
             _sync(self.path)
         finally:
             os.close(before)
-        self.done, self.scores, self.total, self._size = set(), {}, Score(), 0
+        self.done, self._scores, self._size = set(), Scores(self.manifest.inputs), 0
         self._read()
 
     def _read(self) -> None:
@@ -256,6 +288,20 @@ class RunFolder:
     def size(self) -> int:
         """Bytes of `rollouts.jsonl` that are on disk to stay."""
         return self._size
+
+    @property
+    def total(self) -> Score:
+        return self._scores.total
+
+    @property
+    def scores(self) -> dict[str, Score]:
+        """By environment."""
+        return self._scores.environments
+
+    @property
+    def agents(self) -> dict[str, dict[str, Score]]:
+        """By environment and agent, where the run has several."""
+        return self._scores.agents
 
     async def add(self, record: dict[str, Any]) -> None:
         """Append the line of one rollout; when this returns it is on disk.
@@ -287,8 +333,7 @@ class RunFolder:
                 self._count(record)
 
     def _count(self, record: dict[str, Any]) -> None:
-        self.scores.setdefault(record["environment"], Score()).add(record)
-        self.total.add(record)
+        self._scores.add(record)
         self.done.add(record["rollout_id"])
 
     def _append(self, lines: bytes) -> None:
@@ -306,6 +351,16 @@ class RunFolder:
             raise
         self._size += len(lines)
 
+    async def save(self) -> None:
+        """Write the manifest as it is now; what cannot be written is logged, and will be at the end."""
+        async with self._turn:
+            self.manifest.done, self.manifest.scored = self.total.rollouts, self.total.scored
+            content = self.manifest.model_dump(mode="json")
+            try:
+                await asyncio.to_thread(written, self.path / MANIFEST, content)
+            except OSError as error:
+                log.warning("could not write the manifest of %s: %s", self.path, error.strerror)
+
     async def close(self, status: Status) -> None:
         """Write manifest and metrics, when every line is on disk, and let go of the folder."""
         if self._next is not None:
@@ -317,7 +372,7 @@ class RunFolder:
         self.manifest.status, self.manifest.ended_at = status, datetime.now(UTC)
         try:
             self._save()
-            written(self.path / METRICS, metrics_of(self.total, self.scores))
+            written(self.path / METRICS, self._scores.metrics())
         except OSError as error:
             log.warning("could not write manifest and metrics of %s: %s", self.path, error.strerror)
         self._release()
@@ -377,11 +432,6 @@ def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{name}"] = inner
     return flat
-
-
-def metrics_of(total: Score, scores: dict[str, Score]) -> dict[str, Any]:
-    """The content of `metrics.json`."""
-    return {"total": total.metrics(), "environments": {name: scores[name].metrics() for name in sorted(scores)}}
 
 
 def written(path: Path, content: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from gymbox_sandbox.tasks import Task, Verdict
 from pydantic import BaseModel, ConfigDict, Field
 
 from gymbox.agents import Agent, Tools
+from gymbox.agents.outcome import outcome_of
 from gymbox.environment import Environment
 from gymbox.errors import RolloutError, Stage
 from gymbox.http import HttpClient
@@ -58,6 +59,8 @@ class RolloutResult(BaseModel):
     error: RolloutError | None = None
     response: Response | None = None
     sandbox: str | None = None
+    began: float | None = None
+    """Seconds since 1970 at which this attempt began."""
     timings: dict[str, float] = Field(default_factory=dict)
     """Seconds of each stage: provision, reset, agent, verify, total."""
     mask_sample: bool = False
@@ -81,6 +84,7 @@ async def run_rollout(
     `entered` hears of each stage as it begins.
     """
     result = RolloutResult(rollout_id=rollout_id, task_id=str(row.get("id", "")), environment=environment.name)
+    result.began = round(time.time(), 3)
     bound = BoundModel(model, http, rollout=rollout_id, gold=row.get("gold_replies"), endpoints=endpoints)
     public = environment.public(row)
     clock = _Clock(result.timings, entered)
@@ -91,7 +95,7 @@ async def run_rollout(
                 clock.enter(Stage.RESET)
                 await sandbox.reset(public)
                 clock.enter(Stage.AGENT)
-                result.response = await agent.run(Task.model_validate(public), bound, sandbox.tools)
+                result.response = await outcome_of(agent, Task.model_validate(public), bound, sandbox.tools)
                 result.mask_reason = mask_reason(result.response.output)
                 clock.enter(Stage.VERIFY)
                 verdict = await sandbox.verify(environment.for_verify(row), result.response)

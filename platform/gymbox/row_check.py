@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from gymbox_sandbox.responses import Item, ResponsesParams
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -21,6 +21,7 @@ from pydantic_core import from_json
 
 MAX_ROW_BYTES = 32 * 1024 * 1024
 SHOWN_FAULTS = 20
+MAX_AGENTS = 1000
 PARAMS = "responses_create_params"
 KNOWN_FIELDS = (PARAMS, "verifier_metadata", "gold_replies", "gold_judgements")
 KNOWN_PARAMS = (
@@ -47,6 +48,7 @@ class _Judgement(BaseModel):
 _JUDGEMENTS: TypeAdapter[Any] = TypeAdapter(list[_Judgement])
 _NOT_PLAIN = re.compile(r"^Value error, | or instance of \w+$")
 _HUGE_EXPONENT = re.compile(rb"[0-9][eE]\+?[0-9]{3}")
+_NO_INPUT = "put the messages for the model there, or have them made from the row's fields: runner.prompt=FILE.yaml"
 _ROLES = ("user", "assistant", "system", "developer")  # no set: what is looked up may have no hash
 _PLAIN = frozenset({"type", "role", "content"})
 
@@ -93,6 +95,22 @@ class Faults:
         return f"{faults} in the dataset, so nothing was started:\n{listed}{more}"
 
 
+class RowPrompt(Protocol):
+    """What makes a row's input from its fields."""
+
+    def filled(self, row: dict[str, Any]) -> dict[str, Any] | tuple[str, str, str]:
+        """The row with its input; or what is wrong with it: field, reason, remedy."""
+
+
+@dataclass(slots=True)
+class Mentions:
+    """Rows that name an agent."""
+
+    line: int
+    """Of the first."""
+    rows: int = 0
+
+
 @dataclass(slots=True)
 class Scan:
     """What one look at a part of a file found."""
@@ -103,17 +121,25 @@ class Scan:
     faults: Faults
     ids: array[int]
     id_lines: array[int]
+    agents: dict[str, Mentions]
     """See RowCheck; lines are counted from 1 at the part's beginning."""
 
 
-def scan(path: Path, file: BinaryIO, hidden_fields: Sequence[str], begin: int, end: int | None) -> Scan:
+def scan(
+    path: Path,
+    file: BinaryIO,
+    hidden_fields: Sequence[str],
+    begin: int,
+    end: int | None,
+    prompt: RowPrompt | None = None,
+) -> Scan:
     """Check the rows between two offsets, both at the beginning of a line; None is the end of the file."""
-    check, offsets, faults, number = RowCheck(path, hidden_fields), array("Q"), Faults(), 0
+    check, offsets, faults, number = RowCheck(path, hidden_fields, prompt), array("Q"), Faults(), 0
     for number, offset, line, too_long in _lines(file, begin, end):
         if line.strip():
             faults.add(check.too_long(number) if too_long else check.row(number, line))
             offsets.append(offset)
-    return Scan(number, offsets, faults, check.ids, check.id_lines)
+    return Scan(number, offsets, faults, check.ids, check.id_lines, check.agents)
 
 
 def _lines(file: BinaryIO, begin: int, end: int | None) -> Iterator[tuple[int, int, bytes, bool]]:
@@ -131,15 +157,18 @@ def _lines(file: BinaryIO, begin: int, end: int | None) -> Iterator[tuple[int, i
 
 
 class RowCheck:
-    """Finds what is wrong in the rows of one file, each looked at by itself."""
+    """Finds what is wrong in the rows of one file, each looked at by itself; with `prompt`, as that fills them in."""
 
-    def __init__(self, path: Path, hidden_fields: Sequence[str]) -> None:
+    def __init__(self, path: Path, hidden_fields: Sequence[str], prompt: RowPrompt | None = None) -> None:
         self._path = path
+        self._prompt = prompt
         self._known = (*KNOWN_FIELDS, *hidden_fields)
         self.ids = array("Q")
         """Of each row that has an id, the first 8 bytes of the id's SHA-256."""
         self.id_lines = array("Q")
         """The lines in which these rows stand."""
+        self.agents: dict[str, Mentions] = {}
+        """By the name that rows give; of more than `MAX_AGENTS` names, only so many."""
 
     def _fault(self, line: int, field: str, reason: str, remedy: str) -> Fault:
         return Fault(self._path, line, field, reason, remedy)
@@ -163,8 +192,25 @@ class RowCheck:
             return [self._fault(number, "(row)", *_explain_json(line, str(error)))]
         if not isinstance(row, dict):
             return [self._fault(number, "(row)", f"is {_kind(row)}, not an object", "write one JSON object a line")]
-        found = [*self._names(row), *self._id(number, row), *self._params(row), *self._fields(row)]
+        if agent := agent_named(row):
+            self._mention(agent, number)
+        found = [*self._names(row), *self._id(number, row), *self._asked(row), *self._fields(row)]
         return [self._fault(number, *fault) for fault in found]
+
+    def _mention(self, agent: str, line: int) -> None:
+        if agent in self.agents or len(self.agents) < MAX_AGENTS:
+            self.agents.setdefault(agent, Mentions(line)).rows += 1
+
+    def _asked(self, row: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+        """What is wrong with what the model would be asked."""
+        if self._prompt is None:
+            yield from self._params(row)
+            return
+        filled = self._prompt.filled(row)
+        if isinstance(filled, tuple):
+            yield filled
+        else:
+            yield from self._params(filled)
 
     def _names(self, row: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         missing = tuple(name for name in self._known if name not in row)
@@ -194,7 +240,7 @@ class RowCheck:
             return
         if not params.get("input"):
             meant = next((name for name in params if _meant(name, ("input",))), None)
-            hint = f"rename {meant!r} to 'input'" if meant else "put the messages for the model there"
+            hint = f"rename {meant!r} to 'input'" if meant else _NO_INPUT
             yield f"{PARAMS}.input", "missing or empty", hint
         for name in (name for name in params if name not in _KNOWN_PARAMS):  # in the row's order
             missing = tuple(known for known in KNOWN_PARAMS if known not in params and known != "input")
@@ -226,6 +272,15 @@ class RowCheck:
             except ValidationError as error:
                 remedy = 'write a list of {"contains": words of the question, "says": the answer}'
                 yield from _told("gold_judgements", row["gold_judgements"], error, remedy)
+
+
+def agent_named(row: dict[str, Any]) -> str | None:
+    """Name of the agent that is to do a row: `agent_ref: {name: …}`, as in NeMo Gym's rows, or `agent`; else None."""
+    ref = row.get("agent_ref")
+    for name in (ref.get("name") if isinstance(ref, dict) else ref, row.get("agent")):
+        if isinstance(name, str) and name:
+            return name
+    return None
 
 
 def _explain_json(line: bytes, error: str) -> tuple[str, str]:
@@ -336,8 +391,11 @@ def _kind(value: Any) -> str:
     return names[type(value)] if value != "" else "an empty text"
 
 
-def main(path: str, begin: str, end: str, hidden_fields: str) -> None:
-    """Scan a part of a file in a process of its own and write the pickled `Scan` to its output; see dataset_index."""
+def main(path: str, begin: str, end: str, options: str) -> None:
+    """Scan a part of a file in a process of its own and write the pickled `Scan` to its output; see dataset_index.
+    `options` is the path of a file that holds the pickled hidden fields and prompt."""
+    with open(options, "rb") as file:
+        hidden_fields, prompt = pickle.load(file)  # noqa: S301  written by our own parent
     with open(path, "rb") as file:
-        found = scan(Path(path), file, json.loads(hidden_fields), int(begin), int(end))
+        found = scan(Path(path), file, hidden_fields, int(begin), int(end), prompt)
     pickle.dump(found, sys.stdout.buffer)

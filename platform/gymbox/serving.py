@@ -44,7 +44,15 @@ _ID_HEADERS = {REQUEST_ID_HEADER.lower().encode(): "request", ROLLOUT_HEADER.low
 
 def new_app(title: str, *, version: str = "", description: str = "") -> FastAPI:
     """A FastAPI app that answers every failure as `application/problem+json`."""
-    app = _App(title=title, version=version or "0", description=description, docs_url=None, redoc_url=None)
+    app = _App(
+        title=title,
+        version=version or "0",
+        description=description,
+        docs_url=None,
+        redoc_url=None,
+        # it would look for OpenTelemetry at each request; gymbox tells of itself by its own logs and metrics
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+    )
     add_page(app)
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_bad_request)

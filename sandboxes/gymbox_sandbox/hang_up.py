@@ -29,7 +29,8 @@ async def unless_hung_up[Result](receive: Receive, work: Coroutine[Any, Any, Res
             task.cancel()
 
     cancelled_before = task.cancelling()
-    watch = asyncio.create_task(_hang_up(receive))
+    # eager: it begins to listen at once, and not a turn of the loop later
+    watch = asyncio.Task(_hang_up(receive), loop=asyncio.get_running_loop(), eager_start=True)
     watch.add_done_callback(on_end)
     try:
         return await work

@@ -105,6 +105,8 @@ Item = Annotated[
 
 _SHAPES: dict[str, type] = {"reasoning": dict, "text": dict, "include": list}
 """Fields that pass through as they are, and that converters look into."""
+_NULLABLE_LISTS = ("input", "tools")
+_NUMBER = (int, float, type(None))
 _CALLED: dict[type, str] = {dict: "an object", list: "a list"}
 
 
@@ -129,9 +131,9 @@ class ResponsesParams(Wire):
         """Chat-shaped messages in `input` become items; a null where a list belongs counts as not given."""
         if not isinstance(data, dict):
             return data
-        data = {name: value for name, value in data.items() if value is not None or name not in ("input", "tools")}
+        data = {name: value for name, value in data.items() if value is not None or name not in _NULLABLE_LISTS}
         for name, kind in _SHAPES.items():
-            if not isinstance(data.get(name), kind | None):
+            if data.get(name) is not None and not isinstance(data[name], kind):
                 raise ValueError(f"{name} must be {_CALLED[kind]}, not {type(data[name]).__name__}")
         if isinstance(data.get("input"), list) and any(is_chat_shaped(item) for item in data["input"]):
             data["input"] = [
@@ -181,7 +183,7 @@ class Usage(Wire):
             if not isinstance(details, dict):
                 raise ValueError(f"{name} must be an object")
             for part, count in details.items():
-                if part.endswith("_tokens") and not isinstance(count, int | float | None):
+                if part.endswith("_tokens") and not isinstance(count, _NUMBER):
                     raise ValueError(f"{name}.{part} must be a number")
         return self
 

@@ -104,3 +104,5 @@ def test_an_agent_of_a_framework_does_a_task_with_a_real_model(framework: str, t
     check_calls(framework, tmp_path, [line])
     spent = [call.usage for call in recorded_calls(tmp_path / "run")]
     assert all(usage is not None and usage.output_tokens for usage in spent)
+    for name in ("input_tokens", "output_tokens"):
+        assert line["usage"][name] == sum(getattr(usage, name) for usage in spent)

@@ -7,29 +7,32 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PLATFORM = ROOT / "platform" / "gymbox"
-BOTTOM = {"errors", "http", "environment", "guard", "lifetime", "logs", "serving", "sockets", "api_page"}
+BOTTOM = {"errors", "http", "environment", "guard", "lifetime", "logs", "redaction", "serving", "sockets", "api_page"}
 ISLANDS = {
     "controller": {"controller"},
     "proxy": {"proxy"},
     "providers": {"providers"},
     "evaluation": {"evaluation"},
+    "reports": {"reports"},
+    "exports": {"exports"},
     "rollouts": {
         *("agents", "models", "rollout", "runner", "plan", "merge", "results", "dataset", "progress", "checks"),
         *("dataset_index", "row_check", "datasets"),
-        *("client", "sandbox_client", "judge"),
+        *("client", "sandbox_client", "judge", "run_control", "budget", "cancels"),
     },
 }
 CONTRACTS = {
     "controller": {"providers"},
     "providers": {"setup_base_image"},
     "evaluation": {"results", "rollout", "plan"},
-    "runner": {"runs"},
+    "reports": {"evaluation", "results", "models"},
+    "exports": {"evaluation", "results", "models", "datasets", "row_check"},
 }
 """What a provider is stands in `gymbox.providers` itself; that much the controller imports, and no provider. The base
-image is named where it is made. An evaluation reads what a run has written. The runner does what a run's
-control asks."""
+image is named where it is made. An evaluation reads what a run has written; a report shows, and an export tells in the
+formats of others, what both know."""
 TOP = {"cli", "config", "embedded", "local_controller", "runs", "doctor"}
-STANDALONE = {"setup_docker", "setup_base_image", "setup_bubblewrap"}
+STANDALONE = {"setup_docker", "setup_base_image", "setup_bubblewrap", "setup_chromium"}
 
 
 def imported(path: Path) -> set[str]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import Any
 
 from fastapi import FastAPI, Request
 from gymbox_sandbox.hang_up import unless_hung_up
-from gymbox_sandbox.lifecycle import ROLLOUT_HEADER
+from gymbox_sandbox.lifecycle import ID_PATTERN, ROLLOUT_HEADER
 from gymbox_sandbox.responses import Response as AgentResponse
 from gymbox_sandbox.responses import ResponsesParams
 from gymbox_sandbox.tasks import Task
 from starlette.responses import JSONResponse, Response
 
 from gymbox.agents import Agent
+from gymbox.agents.outcome import outcome_of
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, Invalid, NotFound
 from gymbox.http import HttpClient
@@ -36,10 +38,11 @@ class AgentServer:
     """Serves an agent with its model: `/run`, `/v1/responses`, `/healthz`.
 
     `POST /run` takes a row and answers with the row, `response`, `reward` and what else a rollout's record has; a
-    rollout that failed has `reward: null` and an `error`. `POST /v1/responses` lets the agent answer Responses params
-    with the tools of a fresh sandbox, and does not score; a failure of the model is answered as `ModelServer` does.
-    Both take `?environment=NAME`; without it, a row's own `environment` counts if it is a text, and then the server's
-    default. A caller that hangs up cancels its rollout, and the sandbox is deleted.
+    rollout that failed has `reward: null` and an `error`. An agent with skills says which, as `skills_ref`.
+    `POST /v1/responses` lets the agent answer Responses params with the tools of a fresh sandbox, and does not score;
+    a failure of the model is answered as `ModelServer` does. Both take `?environment=NAME`; without it, a row's own
+    `environment` counts if it is a text, and then the server's default. A caller that hangs up cancels its rollout,
+    and the sandbox is deleted.
 
     Subclass it to serve another face: override `run` or `responses`, or add routes in `setup_webserver`.
 
@@ -79,7 +82,10 @@ class AgentServer:
         async with self.controller.sandbox(environment, id=rollout) as sandbox:
             await sandbox.reset(row)
             bound = BoundModel(self.model, self.http, rollout=rollout)
-            return await self.agent.run(Task.model_validate(row), bound, sandbox.tools)
+            try:
+                return await outcome_of(self.agent, Task.model_validate(row), bound, sandbox.tools)
+            finally:
+                await bound.close()
 
     def setup_webserver(self) -> FastAPI:
         """The app. Its lifespan opens and closes the model."""
@@ -99,7 +105,9 @@ class AgentServer:
         environment = self._environment(request, row.get("environment"))
         work = self.run(row, environment, _rollout(request))
         result = await unless_hung_up(request.receive, work)
-        return JSONResponse({**row, **result.model_dump(mode="json", exclude={"response"}), **_response(result)})
+        told = {"skills_ref": self.agent.skills.ref} if self.agent.skills else {}
+        record = result.model_dump(mode="json", exclude={"response"})
+        return JSONResponse({**row, **told, **record, **_response(result)})
 
     async def _responses(self, request: Request) -> Response:
         params = validated(ResponsesParams, await json_object(request))
@@ -122,8 +130,18 @@ class AgentServer:
 
 
 def _rollout(request: Request) -> str:
-    """The caller's id, so that a retry is the same request, or a fresh one."""
-    return request.headers.get(ROLLOUT_HEADER) or f"run-{uuid.uuid4().hex}"
+    """The caller's id, so that a retry is the same request, or a fresh one.
+
+    Raises:
+        Invalid: it can be no sandbox's id.
+    """
+    given = request.headers.get(ROLLOUT_HEADER)
+    if given and not re.fullmatch(ID_PATTERN, given):
+        raise Invalid(
+            f"{ROLLOUT_HEADER}: {given!r:.60} can be no sandbox's id: up to 100 of A-Z a-z 0-9 . _ -, the first of "
+            "them a letter or digit"
+        )
+    return given or f"run-{uuid.uuid4().hex}"
 
 
 def _response(result: RolloutResult) -> dict[str, Any]:

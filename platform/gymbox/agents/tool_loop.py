@@ -7,13 +7,14 @@ import time
 import uuid
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from gymbox_sandbox.responses import FunctionCall, FunctionCallOutput, Item, Message, Response, ResponsesParams, Usage
 from gymbox_sandbox.tasks import Task
 from pydantic import Field
 
 from gymbox.agents import Agent, AgentModel, Tools
+from gymbox.agents.skilled_tools import SkilledTools
 from gymbox.errors import nearest
 from gymbox.models.strict_json import strict_json
 
@@ -30,10 +31,14 @@ class ToolLoop(Agent):
     off are not run. Calls of one turn run at once unless the row says `parallel_tool_calls: false`; each is answered
     exactly once, in call order.
 
+    With `skills` the system prompt names them, and the model reads them with a tool of the agent's own, `read_skill`.
+
     The response is the whole trajectory. `metadata` tells, as strings, why it ended (`stop_reason`: `completed`,
     `no_answer`, `max_steps`, `max_tool_calls`, `max_invalid_calls`, `max_output_tokens` or `content_filter`), and the
     `steps` and `tool_calls` it took. All but the first two make its status `incomplete`.
     """
+
+    takes_skills: ClassVar[bool] = True
 
     max_steps: int = Field(32, ge=1)
     """Model calls of one task."""
@@ -49,7 +54,10 @@ class ToolLoop(Agent):
 
     async def run(self, task: Task, model: AgentModel, tools: Tools) -> Response:
         params = task.responses_create_params
-        shown = params.tools or tools.definitions
+        shown, told = params.tools or tools.definitions, params.instructions or self.instructions
+        if self.skills is not None:
+            tools = SkilledTools(tools, self.skills)
+            shown, told = [*shown, tools.definition], "\n\n".join(filter(None, (told, tools.instructions)))
         known = {str(tool.get("name")) for tool in tools.definitions}
         toolbox = _Toolbox(tools, frozenset(known & {str(tool.get("name")) for tool in shown}))
         trajectory = _Trajectory()
@@ -59,7 +67,7 @@ class ToolLoop(Agent):
             if left is not None and left <= 0:
                 stop_reason = "max_output_tokens"
                 break
-            request = self._request(params, shown, trajectory.output, left)
+            request = _request(params, shown, told, trajectory.output, left)
             response = await model.responses(request)
             trajectory.add(response)
             calls = response.function_calls
@@ -91,17 +99,18 @@ class ToolLoop(Agent):
         left = self.max_output_tokens - trajectory.usage.output_tokens
         return left if params.max_output_tokens is None else min(left, params.max_output_tokens)
 
-    def _request(
-        self, params: ResponsesParams, shown: list[dict[str, Any]], output: Sequence[Item], left: int | None
-    ) -> ResponsesParams:
-        update: dict[str, Any] = {"input": [*params.items, *output]}
-        if shown:
-            update["tools"] = shown
-        if left is not None:
-            update["max_output_tokens"] = left
-        if self.instructions is not None and params.instructions is None:
-            update["instructions"] = self.instructions
-        return params.model_copy(update=update)
+
+def _request(
+    params: ResponsesParams, shown: list[dict[str, Any]], told: str | None, output: Sequence[Item], left: int | None
+) -> ResponsesParams:
+    update: dict[str, Any] = {"input": [*params.items, *output]}
+    if shown:
+        update["tools"] = shown
+    if left is not None:
+        update["max_output_tokens"] = left
+    if told is not None:
+        update["instructions"] = told
+    return params.model_copy(update=update)
 
 
 @dataclass(slots=True)

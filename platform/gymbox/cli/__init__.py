@@ -14,7 +14,8 @@ COMMANDS = {
     "run": "Run tasks: agent × model × environment → rewards in a folder.",
     "show": "Show one rollout of a run, to be read by people.",
     "merge": "Put the shards of one run together.",
-    "eval": "Figures of runs, comparisons, profiles of tasks, and rewards anew.",
+    "eval": "Figures of runs, comparisons, reports, profiles, and rewards anew.",
+    "export": "Runs for experiment trackers, as tables, and as sets to train on.",
     "sandbox": "List, remove, enter and read sandboxes of a running controller.",
     "dataset": "Check, shape, split, put together, fetch and publish rows of tasks.",
     "env": "List, show, make, test and start environments.",
@@ -96,7 +97,8 @@ def gymbox(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command that `arguments` (default: those of this process) name, and leave with its exit code.
 
-    0: done · 1: it ran and something failed · 2: the request was wrong, nothing was started · 130: interrupted.
+    0: done · 1: it ran and something failed · 2: the request was wrong, nothing was started · 3: a run's
+    budget is used up · 130: interrupted.
     """
     try:
         get_command(app)(args=arguments, prog_name="gymbox", standalone_mode=True)

@@ -1,4 +1,5 @@
-"""`gymbox eval`: the figures of runs, which of them does better, what their tasks are good for, and rewards anew."""
+"""`gymbox eval`: the figures of runs, which of them does better, a page about them, what their tasks are good for, and
+rewards anew."""
 
 from __future__ import annotations
 
@@ -9,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gymbox.cli import Commands
-from gymbox.cli.figures import SHOWN, interval, print_comparison, print_figures, print_json, print_profile, table
+from gymbox.cli.figures import (
+    SHOWN,
+    interval,
+    policy,
+    print_comparison,
+    print_figures,
+    print_json,
+    print_profile,
+    table,
+)
+from gymbox.cli.report import report
 from gymbox.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -23,10 +34,13 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Figures of runs, comparisons, profiles of tasks, and rewards anew.",
+    help="Figures of runs, comparisons, reports, profiles of tasks, and rewards anew.",
 )
 
-Run_ = typer.Argument(metavar="RUN", help="Folder of a run, or a JSONL file of rollouts (NeMo Gym's, too).")
+Run_ = typer.Argument(
+    metavar="RUN",
+    help="Folder of a run, or a JSONL file of rollouts (NeMo Gym's, too); DIR:AGENT is one of a run's several agents.",
+)
 Folders = typer.Option(
     [], "--folder", "-f", help="Where environments are (default: ./environments and those of gymbox); may be repeated."
 )
@@ -36,7 +50,6 @@ Missing_ = typer.Option(
 )
 Success = typer.Option(1.0, "--success", help="A reward from which on a try has succeeded.")
 Level = typer.Option(0.95, "--level", min=0.5, max=0.9999, help="Of the intervals.")
-MISSING = ("excluded", "as_failure")
 
 
 @app.command()
@@ -66,7 +79,7 @@ def metrics(
     reader = _reader(run)
     found = summary(
         reader,
-        missing=_policy(missing),
+        missing=policy(missing),
         success=success,
         level=level,
         ks=k,
@@ -82,24 +95,31 @@ def metrics(
         return
     for name, figures in found.environments.items():
         print_figures(name, figures, found, key.get(name) or {}, more.get(name) or {})
-    for name, subsets in found.subsets.items():
-        table(
-            [f"{name}, by {by}", "tasks", "rewards", "missing", "mean", "interval"],
-            [
-                [value, each.tasks, each.counted, each.missing, each.mean, interval(each.interval)]
-                for value, each in subsets.items()
-            ],
-        )
+    for told, shares in (("agent", found.agents), (by, found.subsets)):
+        for name, parts in shares.items():
+            table(
+                [f"{name}, by {told}", "tasks", "rewards", "missing", "mean", "interval"],
+                [
+                    [value, each.tasks, each.counted, each.missing, each.mean, interval(each.interval)]
+                    for value, each in parts.items()
+                ],
+            )
     if tasks:
         table(
-            ["task", "rewards", "successes", "missing", "mean"],
-            [[each.task, each.n, each.c, each.missing, each.mean] for each in found.tasks],
+            ["task", *(["agent"] if found.agents else []), "rewards", "successes", "missing", "mean"],
+            [
+                [each.task, *([each.agent] if found.agents else []), each.n, each.c, each.missing, each.mean]
+                for each in found.tasks
+            ],
         )
 
 
 @app.command()
 def compare(
-    runs: list[Path] = typer.Argument(metavar="RUN RUN...", help="The first is what the others are compared with."),
+    runs: list[Path] = typer.Argument(
+        metavar="RUN",
+        help="The first is what the others are compared with; of one alone, its agents. DIR:AGENT is one of them.",
+    ),
     missing: str = Missing_,
     success: float = Success,
     level: float = Level,
@@ -112,6 +132,7 @@ def compare(
 
     \b
     gymbox eval compare runs/before runs/after --fail-if-worse
+    gymbox eval compare runs/of_several_agents
 
     Exit code 0: compared. 1: with --fail-if-worse, a run is worse than the first. 2: they cannot be compared.
     """
@@ -119,7 +140,7 @@ def compare(
 
     found = comparison(
         [_reader(run) for run in runs],
-        missing=_policy(missing),
+        missing=policy(missing),
         common=common,
         success=success,
         level=level,
@@ -130,6 +151,9 @@ def compare(
     else:
         print_comparison(found)
     raise typer.Exit(1 if fail_if_worse and found.worse else 0)
+
+
+app.command()(report)
 
 
 @app.command()
@@ -155,7 +179,7 @@ def profile(
         unstable=unstable,
         broken=broken,
         tries=tries,
-        missing=_policy(missing),
+        missing=policy(missing),
     )
     if as_json:
         print_json(found.model_dump(mode="json"))
@@ -213,6 +237,7 @@ async def _reverify(
     from gymbox.evaluation.reverify import output_of, reverified
     from gymbox.http import HttpClient
     from gymbox.runs.job import check_judge
+    from gymbox.runs.readiness import until_ready
     from gymbox.runs.sandbox_source import sandbox_source
 
     if only and only not in (kinds := [kind.value for kind in ErrorKind]):
@@ -229,30 +254,27 @@ async def _reverify(
     names = ",".join(str(each.folder) for each in found.values())
     settings = compose([f"environment=[{names}]", "model=scripted", *overrides])
     check_judge(list(found.values()), settings)
-    async with HttpClient() as http, sandbox_source(settings, list(found.values()), http, here()) as source:
-        return await reverified(
-            reader,
-            found,
-            source.controller,
-            output,
-            unsafe=unsafe,
-            only=only or None,
-            concurrency=settings.runner.concurrency,
-            resume=resume,
-            settings=settings.record(),
-        )
+    async with HttpClient() as http:
+        await until_ready([settings.judge], http, settings.runner.ready_timeout)
+        async with sandbox_source(settings, list(found.values()), http, here()) as source:
+            return await reverified(
+                reader,
+                found,
+                source.controller,
+                output,
+                unsafe=unsafe,
+                only=only or None,
+                concurrency=settings.runner.concurrency,
+                resume=resume,
+                settings=settings.record(),
+            )
 
 
 def _reader(run: Path) -> RunReader:
     from gymbox.evaluation.rollouts import RunReader
 
-    return RunReader(run)
-
-
-def _policy(missing: str) -> Any:
-    if missing not in MISSING:
-        raise ConfigError(f"--missing {missing}: {nearest(missing, list(MISSING))}")
-    return missing
+    path, colon, agent = str(run).rpartition(":")
+    return RunReader(Path(path), agent) if colon and path and not run.exists() else RunReader(run)
 
 
 def _environments(names: list[str], folders: list[Path], *, needed: bool) -> dict[str, Environment]:

@@ -7,13 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from gymbox.errors import ConfigError, nearest
+
 if TYPE_CHECKING:
     from gymbox.evaluation.compare import Comparison, Difference
     from gymbox.evaluation.profile import Profile
     from gymbox.evaluation.summary import AtK, Figures, Summary
+    from gymbox.evaluation.tallies import Missing
 
+POLICIES: tuple[Missing, ...] = ("excluded", "as_failure")
 SHOWN = 10
 """Tasks of a list that are shown; --json has all."""
+
+
+def policy(missing: str) -> Missing:
+    """What --missing says.
+
+    Raises:
+        ConfigError: nothing that there is.
+    """
+    for known in POLICIES:
+        if missing == known:
+            return known
+    raise ConfigError(f"--missing {missing}: {nearest(missing, list(POLICIES))}")
 
 
 def print_figures(name: str, figures: Figures, summary: Summary, key: dict[str, Any], own: dict[str, Any]) -> None:
@@ -67,8 +83,9 @@ def _at(k: int, at: AtK) -> str:
 
 def print_comparison(found: Comparison) -> None:
     """Runs beside the first of them."""
-    first = found.runs[0].run
-    typer.echo(f"compared with {_printable(first, 100)}; rollouts without a reward: {found.missing_policy}")
+    firsts = list(dict.fromkeys(each.first for each in found.differences))
+    first = _printable(firsts[0], 100) if len(firsts) == 1 else "the same agent of the first run"
+    typer.echo(f"compared with {first}; rollouts without a reward: {found.missing_policy}")
     for each in found.differences:
         _print_difference(each, found)
     table(
@@ -114,7 +131,9 @@ def print_profile(found: Profile) -> None:
             continue
         typer.echo(f"{kind.replace('_', ' ')}: {len(tasks)} ({told})")
         for task in tasks[:SHOWN] if kind != "useful" else ():
-            typer.echo(f"  {_printable(task.figures.environment, 40)} {_printable(task.figures.task, 60)}: {task.why}")
+            figures = task.figures
+            place = f"{_printable(figures.environment, 40)} {_printable(figures.task, 60)}"
+            typer.echo(f"  {place}{f' by {figures.agent}' if figures.agent else ''}: {task.why}")
         if len(tasks) > SHOWN and kind != "useful":
             typer.echo(f"  and {len(tasks) - SHOWN} more")
 

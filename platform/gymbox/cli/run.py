@@ -47,7 +47,8 @@ def run_(
 
     Runs that are there: gymbox run status, ls, tail, pause, resume, cancel (each with --help).
 
-    Exit code 0: every rollout has a reward. 1: some have an error. 2: nothing was started. 130: interrupted.
+    Exit code 0: every rollout has a reward. 1: some have an error. 2: nothing was started. 3: its budget is used up.
+    130: interrupted.
     """
     sys.path.append("")  # so that _target_ finds a class in the working directory
     handler = logs.setup(level="INFO" if verbose else "WARNING")
@@ -67,6 +68,8 @@ def run_(
         show(summary, Console(), program=program(), resume=going.resume, onward=going.onward)
     if summary.status == "interrupted":
         raise typer.Exit(128 + going.signal)
+    if summary.status == "stopped":
+        raise typer.Exit(3)
     raise typer.Exit(0 if summary.complete else 1)
 
 
@@ -84,7 +87,7 @@ class RunCommand:
         going_on = shlex.join([*kept, f"runner.output={self.job.output}", "runner.resume=true"])
         self.resume = f"{program()} run {going_on}"
         """The command that goes on with this run."""
-        others = ("model=", "model.", "judge=", "judge.", "runner.repeats=")
+        others = ("model=", "model.", "models.", "judge=", "judge.", "runner.repeats=")
         tasks = shlex.join(text for text in kept if not text.startswith(others))
         models = ["model"] if settings.judge is None else ["model", "judge"]
         own = " ".join(f"{each}=openai {each}.name=NAME {each}.base_url=URL" for each in models)
@@ -105,8 +108,8 @@ class RunCommand:
 
     @contextmanager
     def _shown(self, plan: Plan, folder: RunFolder, source: SandboxSource) -> Iterator[Progress]:
+        gc.freeze()  # what start-up made is there to stay: no collection need look through it again
         with Progress(self._console, plan, folder, source.count) as progress:
-            gc.freeze()  # what start-up made is there to stay: no collection need look through it again
             self._handler.setStream(sys.stderr)  # which the live display has replaced, so lines go above it
             try:
                 yield progress

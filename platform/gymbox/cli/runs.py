@@ -307,8 +307,9 @@ def _lines(view: RunView) -> Iterable[str]:
     for kind, count in sorted(view.errors.items(), key=lambda pair: -pair[1]):
         yield f"  {count} × {kind}, such as {printable(view.examples.get(kind, ''))}"
     yield f"  in {view.folder}"
-    if view.status == "interrupted":
-        yield f"  to go on: the command that began it, with runner.output={view.folder} runner.resume=true"
+    if view.status in ("interrupted", "stopped"):
+        larger = " and a larger runner.budget" if view.status == "stopped" else ""
+        yield f"  to go on: the command that began it, with runner.output={view.folder} runner.resume=true{larger}"
 
 
 def _say(view: RunView) -> None:

@@ -68,6 +68,8 @@ def told(record: dict[str, Any]) -> Iterator[str]:
 
     yield from _said("rollout", record["rollout_id"])
     yield from _said("task", record["task_id"])
+    if agent := (record.get("agent_ref") or {}).get("name"):
+        yield from _said("agent", str(agent))
     params = ResponsesParams.model_validate(record["responses_create_params"])
     if params.instructions:
         yield from _said("instructions", params.instructions)

@@ -11,11 +11,13 @@ is filled in as it is, a number by its format (`{score:.2f}`), anything else as 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -77,8 +79,9 @@ class Template(BaseModel):
             content = yaml.safe_load(path.read_text(encoding="utf-8"))
             template = cls.model_validate(content)
             for part in (template.system or "", template.user):
-                for _, name, _, conversion in string.Formatter().parse(part):
-                    if name is not None and (not name or name.isdigit() or "." in name or conversion):
+                for _, name, form, conversion in string.Formatter().parse(part):
+                    odd = conversion or "{" in (form or "")  # a field in a format would be one that nobody looks at
+                    if name is not None and (not name or name.isdigit() or "." in name or odd):
                         raise ConfigError(
                             f"{path}: {{{name}}} is no placeholder; write {{field}} or {{field[key]}}, "
                             "and {{ for a brace that is meant as one"
@@ -93,6 +96,11 @@ class Template(BaseModel):
             raise ConfigError(f"{path}: {error}; write {{{{ for a brace that is meant as one") from error
         return template
 
+    def fields(self) -> Iterator[str]:
+        """Names of the rows' fields that are filled in."""
+        for part in (self.system or "", self.user):
+            yield from (name.split("[")[0] for _, name, _, _ in string.Formatter().parse(part) if name)
+
     def rendered(self, fields: dict[str, Any], *, overwrite: bool = False) -> dict[str, Any]:
         """The row with its prompt as `responses_create_params.input`; all its fields stay.
 
@@ -106,10 +114,56 @@ class Template(BaseModel):
         if not isinstance(params, dict):
             raise Misfit(PARAMS, "is no object", 'write {"input": […], "tools": […]}')
         if params.get("input") and not overwrite:
-            raise Misfit(f"{PARAMS}.input", "is there already", "replace it with --overwrite, or use the row as it is")
+            raise Misfit(
+                f"{PARAMS}.input",
+                "is there already",
+                "replace it with --overwrite (in a run: runner.replace_input=true), or use the row as it is",
+            )
         filling = _Filling()
         parts = (("system", self.system), ("user", self.user))
         messages = [
             {"role": role, "content": filling.vformat(text, (), fields)} for role, text in parts if text is not None
         ]
         return {**fields, PARAMS: {**params, "input": messages}}
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A template that makes the inputs of an environment's rows in a run; it sees nothing that the agent may not."""
+
+    template: Template
+    sha256: str
+    """Hex digest of the file's bytes."""
+    replace: bool = False
+    """Also of rows that have an input already."""
+
+    @classmethod
+    def load(cls, path: Path, hidden: Collection[str], *, replace: bool = False) -> Self:
+        """
+        Args:
+            hidden: fields of which only `verify` may know.
+
+        Raises:
+            ConfigError: see `Template.load`; or it would show the agent what is hidden from it.
+        """
+        template = Template.load(path)
+        for name in template.fields():
+            if name in hidden:
+                raise ConfigError(f"{path}: {{{name}}} is hidden from the agent, so it cannot be part of its prompt")
+        return cls(template, hashlib.sha256(path.read_bytes()).hexdigest(), replace)
+
+    @property
+    def key(self) -> str:
+        """Another for another way to fill rows in."""
+        return f"{self.sha256} {self.replace}"
+
+    def rendered(self, row: dict[str, Any]) -> dict[str, Any]:
+        """See `Template.rendered`."""
+        return self.template.rendered(row, overwrite=self.replace)
+
+    def filled(self, row: dict[str, Any]) -> dict[str, Any] | tuple[str, str, str]:
+        """The row with its input; or what is wrong with it: field, reason, remedy."""
+        try:
+            return self.rendered(row)
+        except Misfit as error:
+            return error.field, error.reason, error.remedy

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from gymbox.errors import ConfigError
 from gymbox.evaluation import formulas
+from gymbox.evaluation.parts import Part, pad, parts_of, planned_of
 from gymbox.evaluation.rollouts import RunReader
-from gymbox.evaluation.summary import LEVEL, SUCCESS, Part, pad, parts_of
+from gymbox.evaluation.summary import LEVEL, SUCCESS
 from gymbox.evaluation.tallies import Missing, Spread, Tally, together
 
 SHOWN = 3
@@ -34,6 +37,7 @@ class Difference(_Frozen):
     """Of a run to the first one, on the tasks of one environment for which both have a reward."""
 
     environment: str
+    first: str
     second: str
     paired: int
     """Tasks that are compared."""
@@ -99,26 +103,25 @@ def comparison(
     alpha: float = 0.05,
     seed: int = 0,
 ) -> Comparison:
-    """Every further run against the first, environment by environment, paired by task.
+    """Every further run against the first, environment by environment, paired by task. Of runs with several agents,
+    each agent is compared with itself; those of one run alone with the first of them, by name.
 
     Args:
         common: also where they have not the same tasks; those that both have are compared.
 
     Raises:
-        ConfigError: fewer than two runs; runs without a common environment, or of different tasks (without `common`);
-            or a line is damaged.
+        ConfigError: fewer than two runs, and no agents to compare; runs of different agents, without a common
+            environment, or of different tasks (without `common`); or a line is damaged.
     """
-    if len(readers) < 2:
-        raise ConfigError("give two runs or more: each is compared with the first")
-    names = _names(readers)
-    parts = [parts_of(reader) for reader in readers]
-    tasks = [{name: part.tallies for name, part in each.items()} for each in parts]
     found = []
-    for reader, name, theirs in zip(readers[1:], names[1:], tasks[1:], strict=True):
-        for environment in _environments(readers[0], reader, tasks[0], theirs, common=common):
-            mine, other = tasks[0][environment], theirs[environment]
-            _check_tasks(readers[0], reader, environment, set(mine), set(other), common=common)
-            found.append(_difference(environment, name, mine, other, missing, success, level, seed))
+    groups = _sides(readers)
+    for first, *others in groups:
+        for other in others:
+            for environment in _environments(first, other, common=common):
+                mine, theirs = first.parts[environment].tallies, other.parts[environment].tallies
+                _check_tasks(first, other, environment, set(mine), set(theirs), common=common)
+                names = first.name, other.name
+                found.append(_difference(environment, names, mine, theirs, missing, success, level, seed))
     known = [each.p for each in found if each.p is not None]
     adjusted = iter(formulas.holm(known))
     differences = [each if each.p is None else _judged(each, next(adjusted), alpha) for each in found]
@@ -127,61 +130,101 @@ def comparison(
         success=success,
         level=level,
         alpha=alpha,
-        runs=[_told(*each) for each in zip(readers, names, parts, strict=True)],
+        runs=[_told(side) for side in chain(*groups)],
         differences=differences,
     )
 
 
-def _names(readers: Sequence[RunReader]) -> list[str]:
+@dataclass(frozen=True)
+class _Side:
+    """A run that is compared, or what one of its agents did."""
+
+    reader: RunReader
+    agent: str | None
+    name: str
+    parts: dict[str, Part]
+
+    @property
+    def place(self) -> str:
+        agent = self.agent or self.reader.agent
+        return str(self.reader.path) if agent is None else f"{self.reader.path}:{agent}"
+
+
+def _sides(readers: Sequence[RunReader]) -> list[list[_Side]]:
+    """What is compared with what: in each list, all others with the first.
+
+    Raises:
+        ConfigError: one run of one agent alone, or runs of different agents.
+    """
+    if len(readers) == 1 and len(readers[0].agents) > 1:  # its agents, with one another
+        return [_of_agents(readers[0], readers[0].name)]
+    if len(readers) < 2:
+        raise ConfigError(
+            "give two runs or more: each is compared with the first; one alone only where it has several agents"
+        )
+    names = names_of(readers)
+    pairs = list(zip(readers, names, strict=True))
+    if not any(reader.agents for reader in readers):
+        return [[_Side(reader, None, name, parts_of(reader).environments) for reader, name in pairs]]
+    for reader in readers[1:]:
+        if reader.agents != readers[0].agents:
+            several = next(each for each in (readers[0], reader) if each.agents)
+            raise ConfigError(
+                f"{readers[0].path} and {reader.path} have not the same agents; of one with several, "
+                f"compare one agent: {several.path}:{several.agents[0]}"
+            )
+    return [list(group) for group in zip(*(_of_agents(reader, name) for reader, name in pairs), strict=True)]
+
+
+def _of_agents(reader: RunReader, name: str) -> list[_Side]:
+    parts = parts_of(reader)
+    return [_Side(reader, agent, f"{name}:{agent}", parts.of_agent(agent)) for agent in reader.agents]
+
+
+def names_of(readers: Sequence[RunReader]) -> list[str]:
     """Folders' names, or whole paths where two have the same."""
     names = [reader.name for reader in readers]
     return names if len(set(names)) == len(names) else [str(reader.path) for reader in readers]
 
 
-def _environments(
-    first: RunReader,
-    second: RunReader,
-    mine: dict[str, dict[str, Tally]],
-    theirs: dict[str, dict[str, Tally]],
-    *,
-    common: bool,
-) -> list[str]:
-    both = sorted(mine.keys() & theirs.keys())
+def _environments(first: _Side, second: _Side, *, common: bool) -> list[str]:
+    mine, theirs = first.parts.keys(), second.parts.keys()
+    both = sorted(mine & theirs)
     if not both:
         told = f"{', '.join(sorted(mine)) or 'nothing'} and {', '.join(sorted(theirs)) or 'nothing'}"
-        raise ConfigError(f"{first.path} and {second.path} have no environment in common: {told}")
-    if (differ := sorted(mine.keys() ^ theirs.keys())) and not common:
+        raise ConfigError(f"{first.place} and {second.place} have no environment in common: {told}")
+    if (differ := sorted(mine ^ theirs)) and not common:
         raise ConfigError(
-            f"only one of {first.path} and {second.path} has environment {', '.join(differ)}; --common compares the "
+            f"only one of {first.place} and {second.place} has environment {', '.join(differ)}; --common compares the "
             "others"
         )
     return both
 
 
 def _check_tasks(
-    first: RunReader, second: RunReader, environment: str, mine: set[str], theirs: set[str], *, common: bool
+    first: _Side, second: _Side, environment: str, mine: set[str], theirs: set[str], *, common: bool
 ) -> None:
     if not mine & theirs:
-        raise ConfigError(f"{first.path} and {second.path} have no task of {environment} in common")
+        raise ConfigError(f"{first.place} and {second.place} have no task of {environment} in common")
     if common:
         return
-    digests = first.dataset_of(environment), second.dataset_of(environment)
+    digests = first.reader.dataset_of(environment), second.reader.dataset_of(environment)
     if None not in digests and digests[0] != digests[1]:
         raise ConfigError(
-            f"{first.path} and {second.path} have different datasets of {environment} ({digests[0]:.12} and "
+            f"{first.place} and {second.place} have different datasets of {environment} ({digests[0]:.12} and "
             f"{digests[1]:.12}); --common compares the tasks that both have"
         )
     if differ := sorted(mine ^ theirs):
         more = f" and {len(differ) - SHOWN} more" if len(differ) > SHOWN else ""
         raise ConfigError(
-            f"only one of {first.path} and {second.path} has of {environment}: {', '.join(differ[:SHOWN])}{more}; "
+            f"only one of {first.place} and {second.place} has of {environment}: {', '.join(differ[:SHOWN])}{more}; "
             "--common compares the tasks that both have"
         )
 
 
 def _difference(
     environment: str,
-    name: str,
+    names: tuple[str, str],
     mine: dict[str, Tally],
     theirs: dict[str, Tally],
     missing: Missing,
@@ -208,7 +251,8 @@ def _difference(
     changed.sort(key=lambda each: (-abs(each.second - each.first), each.task))
     return Difference(
         environment=environment,
-        second=name,
+        first=names[0],
+        second=names[1],
         paired=len(pairs),
         left_out=len(both) - len(pairs),
         only_in_one=len(mine.keys() ^ theirs.keys()),
@@ -233,12 +277,12 @@ def _judged(found: Difference, adjusted: float, alpha: float) -> Difference:
     return found.model_copy(update={"p_holm": adjusted, "verdict": verdict})
 
 
-def _told(reader: RunReader, name: str, parts: dict[str, Part]) -> RunTold:
-    pad(parts, reader)
-    tallies = [tally for part in parts.values() for tally in part.tallies.values()]
-    sums = together([part.sums for part in parts.values()])
+def _told(side: _Side) -> RunTold:
+    pad(side.parts, planned_of(side.reader, of_each_agent=side.agent is not None))
+    tallies = [tally for part in side.parts.values() for tally in part.tallies.values()]
+    sums = together([part.sums for part in side.parts.values()])
     return RunTold(
-        run=name,
+        run=side.name,
         rollouts=sum(tally.lines for tally in tallies),
         missing=sum(tally.missing for tally in tallies),
         errors=dict(sum((tally.errors for tally in tallies), Counter[str]())),

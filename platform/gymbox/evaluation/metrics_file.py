@@ -25,6 +25,9 @@ def complete_metrics(folder: Path) -> None:
         content["total"] |= _added(found.total)
         for name, figures in found.environments.items():
             content["environments"][name] = content["environments"].get(name, {}) | _added(figures)
+        for name, agents in found.agents.items():
+            told = content["environments"][name].setdefault("agents", {})
+            told |= {agent: told.get(agent, {}) | _added(figures) for agent, figures in agents.items()}
         content["policy"] = {"missing": found.missing_policy, "success": found.success, "level": found.level}
         written(path, content)
     except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:

@@ -10,12 +10,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gymbox.errors import ConfigError
+from gymbox.errors import ConfigError, nearest
+from gymbox.plan import DEFAULT_AGENT
 from gymbox.results import ROLLOUTS, manifest_in
 from gymbox.rollout import RolloutResult
 
 OURS = frozenset(
-    {*RolloutResult.model_fields, "agent_ref", "usage", "calls", "attempts", "failed_attempts", "reverified"}
+    {
+        *RolloutResult.model_fields,
+        "agent_ref",
+        "skills_ref",
+        "usage",
+        "calls",
+        "attempts",
+        "failed_attempts",
+        "reverified",
+    }
 )
 """Keys of a line that are no part of its row, beside those that begin with `_ng_` or `ng_`."""
 
@@ -25,6 +35,8 @@ class Rollout:
     """What one line says. None is unknown."""
 
     environment: str
+    agent: str | None
+    """Name of the agent, or of its class."""
     task: str
     """The same in every run of the same task: its id, or else a digest of its row."""
     index: int | None
@@ -39,6 +51,8 @@ class Rollout:
     input_tokens: int | None
     output_tokens: int | None
     cost: float | None
+    began: float | None
+    """Seconds since 1970."""
     seconds: float | None
     turns: int | None
     """Answers of the model."""
@@ -49,6 +63,10 @@ class Rollout:
     attempts: int
     line: dict[str, Any] = field(repr=False, compare=False)
     """All of it."""
+    number: int = field(default=0, compare=False)
+    """Of its line in the file, from 1."""
+    offset: int = field(default=0, compare=False)
+    """Of its line in the file: bytes before it."""
 
     def at(self, path: str) -> Any:
         """What the line has at a dotted path (`verifier_metadata.subset`); None if nothing."""
@@ -64,22 +82,46 @@ class RunReader:
     After an iteration `torn` says how many bytes of an unfinished last line were left out.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, agent: str | None = None) -> None:
         """
+        Args:
+            agent: of a run that has several, one: then only its rollouts are there.
+
         Raises:
-            ConfigError: there is no such run or file, or its manifest is damaged.
+            ConfigError: there is no such run or file, or its manifest is damaged; or the run has no such agent.
         """
         self.path = path
+        self.agent = agent
         self.file = path / ROLLOUTS if path.is_dir() else path
         self.torn = 0
         if not self.file.is_file():
             raise ConfigError(f"{path} holds no rollouts: give the folder of a run, or a JSONL file of rollouts")
         self.manifest = manifest_in(path)
+        if agent is not None and agent not in self._all_agents():
+            raise ConfigError(f"{path} has no agent {agent!r}; {nearest(agent, self._all_agents())}")
 
     @property
     def name(self) -> str:
-        """For lists: the folder's name, or the file's."""
-        return self.path.resolve().name
+        """For lists: the folder's name, or the file's, and the agent."""
+        name = self.path.resolve().name
+        return name if self.agent is None else f"{name}:{self.agent}"
+
+    @property
+    def agents(self) -> list[str]:
+        """Names of the agents that are told apart here; none where there is but one."""
+        return [] if self.agent is not None else self._all_agents()
+
+    @property
+    def crossed(self) -> bool:
+        """Whether each agent of the run was to do every task."""
+        return bool(self.manifest and (self.manifest.inputs.get("runner") or {}).get("cross_agents"))
+
+    def _all_agents(self) -> list[str]:
+        inputs = self.manifest.inputs if self.manifest else {}
+        named = set(inputs.get("agents") or ())
+        if named and "agent" in inputs:
+            named.add(DEFAULT_AGENT)
+        return sorted(named)
 
     def dataset_of(self, environment: str) -> str | None:
         """Digest of the tasks that an environment's rollouts were planned from; None where no manifest tells."""
@@ -91,14 +133,17 @@ class RunReader:
         Raises:
             ConfigError: a line that is not the last is damaged, or none of a rollout.
         """
-        self.torn = 0
+        self.torn = offset = 0
         try:
             with self.file.open("rb") as file:
                 for number, line in enumerate(file, 1):
+                    begins, offset = offset, offset + len(line)
                     if not line.strip():
                         continue
                     try:
-                        yield rollout_of(json.loads(line))
+                        rollout = rollout_of(json.loads(line), number, begins)
+                        if self.agent is None or rollout.agent == self.agent:
+                            yield rollout
                     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                         if not line.endswith(b"\n") and isinstance(error, ValueError):
                             self.torn = len(line)
@@ -109,8 +154,8 @@ class RunReader:
             raise ConfigError(f"cannot read {self.file}: {error.strerror}") from error
 
 
-def rollout_of(line: dict[str, Any]) -> Rollout:
-    """The record of one line.
+def rollout_of(line: dict[str, Any], number: int = 0, offset: int = 0) -> Rollout:
+    """The record of one line, which stands there in its file.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError: it is none of a rollout, or its reward is no number.
@@ -123,10 +168,12 @@ def rollout_of(line: dict[str, Any]) -> Rollout:
     usage = line.get("usage") or response.get("usage") or {}
     output, stop = response.get("output"), (response.get("metadata") or {}).get("stop_reason")
     results = [item for item in output or () if item.get("type") == "function_call_output"]
-    environment = line.get("environment") or (line.get("agent_ref") or {}).get("name") or "unknown"
+    agent = (line.get("agent_ref") or {}).get("name")
+    environment = line.get("environment") or agent or "unknown"
     index, repeat = line.get("_ng_task_index"), line.get("_ng_rollout_index")
     return Rollout(
         environment=str(environment),
+        agent=agent if isinstance(agent, str) else None,
         task=task_key(line),
         index=index,
         repeat=repeat,
@@ -139,6 +186,7 @@ def rollout_of(line: dict[str, Any]) -> Rollout:
         input_tokens=_number(calls.get("input_tokens") or usage.get("input_tokens")),
         output_tokens=_number(calls.get("output_tokens") or usage.get("output_tokens")),
         cost=_number(calls.get("cost")),
+        began=_number(line.get("began")),
         seconds=_number((line.get("timings") or {}).get("total")),
         turns=_number(calls.get("count")) or _turns(output),
         tool_calls=None if output is None else len([item for item in output if item.get("type") == "function_call"]),
@@ -146,6 +194,8 @@ def rollout_of(line: dict[str, Any]) -> Rollout:
         stop_reason=stop if isinstance(stop, str) else None,
         attempts=_number(line.get("attempts")) or 1,
         line=line,
+        number=number,
+        offset=offset,
     )
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from gymbox.evaluation import formulas
+from gymbox.evaluation.parts import Part, pad, pad_agents, parts_of, planned_of
 from gymbox.evaluation.rollouts import RunReader
-from gymbox.evaluation.tallies import Missing, Spread, Sums, Tally, together
-from gymbox.plan import RunnerSettings
+from gymbox.evaluation.tallies import Missing, Spread, Tally, together
 
 SUCCESS = 1.0
 LEVEL = 0.95
@@ -90,6 +89,8 @@ class TaskFigures(_Frozen):
     """Of one task."""
 
     environment: str
+    agent: str | None
+    """Who tried, where the run has several agents."""
     task: str
     subset: str | None
     lines: int
@@ -117,39 +118,12 @@ class Summary(_Frozen):
     """Of an unfinished last line, which was left out."""
     total: Figures
     environments: dict[str, Figures]
+    agents: dict[str, dict[str, Figures]] = Field(default_factory=dict)
+    """By environment and agent, where the run has several. The figures of an environment take all their tries for
+    tries of its tasks; where each agent did all of them, what is told of k tries is told of each agent alone."""
     subsets: dict[str, dict[str, Figures]] = Field(default_factory=dict)
     """By environment and value of the field that tells subsets apart."""
     tasks: list[TaskFigures] = Field(default_factory=list)
-
-
-@dataclass
-class Part:
-    """What is read of an environment, or of a subset of its tasks."""
-
-    tallies: dict[str, Tally] = field(default_factory=dict)
-    sums: Sums = field(default_factory=Sums)
-
-
-def parts_of(reader: RunReader) -> dict[str, Part]:
-    """The environments of a run, as far as it has lines of them.
-
-    Raises:
-        ConfigError: a line is damaged.
-    """
-    return _read(reader, None, None)[0]
-
-
-def pad(parts: dict[str, Part], reader: RunReader) -> dict[str, tuple[int, int]]:
-    """Enter what was planned and never done; of each environment that was planned, its tasks and the rollouts of
-    each."""
-    planned = _planned(reader)
-    for name, (count, repeats) in planned.items():
-        tallies = parts.setdefault(name, Part()).tallies
-        for tally in tallies.values():
-            tally.padding = max(0, repeats - tally.lines)
-        for number in range(count - len(tallies)):
-            tallies[f"(not done {number + 1})"] = Tally(padding=repeats)
-    return planned
 
 
 def summary(
@@ -178,45 +152,63 @@ def summary(
     Raises:
         ConfigError: a line is damaged.
     """
-    parts, subsets = _read(reader, by, answer)
-    planned = pad(parts, reader)
+    found = parts_of(reader, by, answer)
+    planned = planned_of(reader)
+    pad(found.environments, planned)
+    of_each = pad_agents(found, reader)
+    mixed = reader.crossed and bool(reader.agents)  # then k tries of a task are of several agents, and tell of none
+    whole = sum(each.rollouts for each in planned.values()) if planned else None
 
-    def figures(parts: Iterable[Part], planned: int | None) -> Figures:
-        listed = list(parts)
-        return _figures(listed, planned, missing, success, level, ks, answer is not None, seed)
+    def figures(parts: Iterable[Part], planned: int | None, *, mixed: bool = False) -> Figures:
+        listed, tries = list(parts), None if mixed else ks
+        return _figures(listed, planned, missing, success, level, tries, answer is not None, seed)
 
-    whole = sum(count * repeats for count, repeats in planned.values()) if planned else None
+    def told(agent: str | None, parts: Mapping[str, Part]) -> list[TaskFigures]:
+        return [
+            task_figures(name, agent, task, tally, missing, success)
+            for name in sorted(parts)
+            for task, tally in parts[name].tallies.items()
+            if tally.lines
+        ]
+
     return Summary(
         run=reader.name,
         missing_policy=missing,
         success=success,
         level=level,
         torn_bytes=reader.torn,
-        total=figures(parts.values(), whole),
+        total=figures(found.environments.values(), whole, mixed=mixed),
         environments={
-            name: figures([parts[name]], planned[name][0] * planned[name][1] if name in planned else None)
-            for name in sorted(parts)
+            name: figures([part], planned[name].rollouts if name in planned else None, mixed=mixed)
+            for name, part in sorted(found.environments.items())
+        },
+        agents={
+            name: {
+                agent: figures([part], of_each[name].rollouts if name in of_each else None)
+                for agent, part in sorted(each.items())
+            }
+            for name, each in sorted(found.agents.items())
         },
         subsets={
-            name: {value: figures([part], None) for value, part in sorted(found.items())}
-            for name, found in sorted(subsets.items())
+            name: {value: figures([part], None, mixed=mixed) for value, part in sorted(each.items())}
+            for name, each in sorted(found.subsets.items())
         },
-        tasks=[
-            task_figures(name, task, tally, missing, success)
-            for name in sorted(parts)
-            for task, tally in parts[name].tallies.items()
-            if tally.lines
-        ]
-        if tasks
-        else [],
+        tasks=[]
+        if not tasks
+        else [task for agent in reader.agents for task in told(agent, found.of_agent(agent))]
+        if reader.agents
+        else told(None, found.environments),
     )
 
 
-def task_figures(environment: str, task: str, tally: Tally, missing: Missing, success: float) -> TaskFigures:
+def task_figures(
+    environment: str, agent: str | None, task: str, tally: Tally, missing: Missing, success: float
+) -> TaskFigures:
     """Of one task."""
     rewards = tally.counted(missing)
     return TaskFigures(
         environment=environment,
+        agent=agent,
         task=task,
         subset=tally.subset,
         lines=tally.lines,
@@ -229,57 +221,13 @@ def task_figures(environment: str, task: str, tally: Tally, missing: Missing, su
     )
 
 
-def _read(reader: RunReader, by: str | None, answer: str | None) -> tuple[dict[str, Part], dict[str, dict[str, Part]]]:
-    """Its environments, and their subsets; both share the tallies of tasks."""
-    parts: dict[str, Part] = {}
-    subsets: dict[str, dict[str, Part]] = {}
-    for rollout in reader:
-        part = parts.setdefault(rollout.environment, Part())
-        tally = part.tallies.setdefault(rollout.task, Tally())
-        part.sums.add(rollout)
-        tally.lines += 1
-        if rollout.reward is not None:
-            tally.rewards.append(rollout.reward)
-            if answer:
-                tally.votes.append((_vote(rollout.at(answer)), rollout.reward))
-        else:
-            tally.errors[rollout.error or "no_reward"] += 1
-        if by:
-            value = rollout.at(by)
-            tally.subset = "(none)" if value is None else str(value)
-            subset = subsets.setdefault(rollout.environment, {}).setdefault(tally.subset, Part())
-            subset.tallies[rollout.task] = tally
-            subset.sums.add(rollout)
-    return parts, subsets
-
-
-def _vote(answer: Any) -> Hashable | None:
-    if answer is None or (isinstance(answer, str) and not answer.strip()):
-        return None
-    return answer.strip() if isinstance(answer, str) else repr(answer)
-
-
-def _planned(reader: RunReader) -> dict[str, tuple[int, int]]:
-    """Of each environment, as the manifest has it, its tasks and the rollouts of each."""
-    if reader.manifest is None or not reader.manifest.inputs.get("environments"):
-        return {}
-    runner = reader.manifest.inputs.get("runner") or {}
-    kept = {name: runner[name] for name in ("limit", "repeats", "shard") if runner.get(name) is not None}
-    settings, planned = RunnerSettings.model_validate(kept), {}
-    for name, told in reader.manifest.inputs["environments"].items():
-        if "rows" in told:
-            tasks = settings.of_shard(range(settings.tasks_of(name, told["rows"])))
-            planned[name] = (len(tasks), settings.repeats_of(name))
-    return planned
-
-
 def _figures(
     parts: list[Part],
     planned: int | None,
     policy: Missing,
     success: float,
     level: float,
-    ks: Sequence[int],
+    ks: Sequence[int] | None,
     votes: bool,
     seed: int,
 ) -> Figures:
@@ -292,7 +240,7 @@ def _figures(
     ballots = [
         tally.votes if policy == "excluded" else [*tally.votes, *[(None, 0.0)] * tally.missing] for tally in tallies
     ]
-    ks = list(ks) or _ks(max((len(task) for task in tried), default=0))
+    tries = [] if ks is None else list(ks) or _ks(max((len(task) for task in tried), default=0))
     sums = together([part.sums for part in parts])
     silent = sum(answer is None for tally in tallies for answer, _ in tally.votes)
     return Figures(
@@ -313,10 +261,10 @@ def _figures(
         standard_error=formulas.clustered_error(clusters),
         interval=formulas.bootstrap_interval(clusters, level=level, seed=seed),
         solved=sum(c for _, c in passed) / len(rewards) if rewards else None,
-        pass_at={k: _at([formulas.pass_at(k, n, c) for n, c in passed]) for k in ks},
-        pass_all={k: _at([formulas.pass_all(k, n, c) for n, c in passed]) for k in ks},
-        best_of={k: _at([formulas.best_of(k, task) for task in counted]) for k in ks},
-        majority_at={k: _at([formulas.majority_at(k, each, seed=seed) for each in ballots]) for k in ks if votes},
+        pass_at={k: _at([formulas.pass_at(k, n, c) for n, c in passed]) for k in tries},
+        pass_all={k: _at([formulas.pass_all(k, n, c) for n, c in passed]) for k in tries},
+        best_of={k: _at([formulas.best_of(k, task) for task in counted]) for k in tries},
+        majority_at={k: _at([formulas.majority_at(k, each, seed=seed) for each in ballots]) for k in tries if votes},
         no_answer=silent / sum(len(tally.votes) for tally in tallies) if votes and rewards else None,
         components=sums.spreads("components"),
         metrics=sums.spreads("metrics"),

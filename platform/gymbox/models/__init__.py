@@ -3,7 +3,7 @@
 a back end each    openai, chat, anthropic, azure, litellm, local, scripted; what those over HTTP share: endpoint,
                    with replicas, limits and exchange below it
 conversion         chat_* and messages_*, whole and in pieces, around the events of the Responses API: events
-over HTTP          server and face; rollout_endpoints for agents with a client of their own
+over HTTP          server and face; rollout_endpoints for agents with a client of their own; accounts
 on record          recorded and capture write cassettes; replay answers from them; trajectories puts them together
 """
 
@@ -23,6 +23,7 @@ from gymbox.http import HttpClient
 from gymbox.models.prices import Price
 
 if TYPE_CHECKING:
+    from gymbox.models.accounts import Account
     from gymbox.models.replicas import Try
     from gymbox.models.rollout_endpoints import RolloutEndpoint, RolloutEndpoints
 
@@ -140,8 +141,21 @@ class Model(BaseModel, ABC):
     async def open(self) -> None:
         """Load what is slow to load; called once before the first call."""
 
+    async def ready(self, http: HttpClient, timeout: float) -> None:
+        """Return once its back end answers; whoever has much to ask calls it first. It need not be open.
+
+        Raises:
+            ModelFailure: the back end did not answer at all within `timeout` seconds.
+        """
+
     async def close(self) -> None:
         """Let go of it; safe to call twice."""
+
+
+def _new_account() -> Account:
+    from gymbox.models.accounts import Account
+
+    return Account()
 
 
 @dataclass(slots=True)
@@ -155,6 +169,8 @@ class BoundModel:
     endpoints: RolloutEndpoints | None = None
     """Where endpoints come from; without it, this rollout gets a server of its own when it asks for one."""
     turns: int = field(default=0, init=False)
+    account: Account = field(default_factory=_new_account, init=False)
+    """What its calls come to, those at its endpoint included."""
     _own: RolloutEndpoints | None = field(default=None, init=False)
 
     @property
@@ -165,7 +181,10 @@ class BoundModel:
         """One call; see `Model.responses`."""
         call = Call(http=self.http, rollout=self.rollout, turn=self.turns, gold=self.gold)
         self.turns += 1
-        return await self.model.responses(params, call)
+        with self.account.entry() as entry:
+            response = await self.model.responses(params, call)
+            entry.answered(response.usage and response.usage.dump())
+            return response
 
     async def endpoint(self) -> RolloutEndpoint:
         """An address of this machine at which the model answers in every dialect until the rollout ends, for agents
@@ -174,7 +193,7 @@ class BoundModel:
             from gymbox.models.rollout_endpoints import RolloutEndpoints
 
             self.endpoints = self._own = RolloutEndpoints(self.model, self.http)
-        return await self.endpoints.of(self.rollout, self.gold)
+        return await self.endpoints.of(self.rollout, self.gold, self.account)
 
     async def close(self) -> None:
         """End the rollout's endpoint, if it had one; safe to call twice."""

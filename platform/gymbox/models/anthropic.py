@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from gymbox_sandbox.responses import Response, ResponsesParams
 from pydantic import Field, PrivateAttr
@@ -47,6 +47,7 @@ class AnthropicModel(Endpoint):
     """Send earlier reasoning back also where Anthropic did not sign it. Anthropic itself refuses that; other servers
     with this API want it."""
 
+    _models_path: ClassVar[str] = "/v1/models"
     _defaults: dict[str, Any] | None = PrivateAttr(None)
 
     async def responses(self, params: ResponsesParams, call: Call) -> Response:
@@ -120,27 +121,14 @@ class AnthropicModel(Endpoint):
             ) as stream:
                 if stream.whole is not None:
                     whole = replayed(response_from_messages(stream.whole).dump())
-                    async with aclosing(cast(Any, messages_from_events(one_by_one(whole)))) as events:
-                        async for event in events:
-                            yield event
-                    return
-                async with aclosing(cast(Any, objects_in(aiter(stream)))) as events:
+                    told = messages_from_events(one_by_one(whole))
+                else:
+                    told = self._whole_message(objects_in(aiter(stream)))
+                async with aclosing(cast(Any, told)) as events:
                     async for event in events:
-                        name = event.get("type")
-                        if not isinstance(name, str):
-                            raise Invalid(f"an event has no type: {event!r:.200}")
-                        if name == "error":
-                            error = event.get("error")
-                            told = error if isinstance(error, dict) else {"message": error}
-                            kind = KINDS.get(str(told.get("type")), ErrorKind.MODEL_UNAVAILABLE)
-                            raise self._broken(kind, str(told.get("message") or "no reason given"))
-                        if not begun and name not in ("message_start", "ping"):
-                            raise Invalid(f"its first event is a {name!r:.60}, not message_start")
-                        begun = begun or name == "message_start"
+                        begun = begun or event["type"] != "ping"
                         yield event
-                        if name == "message_stop":
-                            return
-            failure = ModelFailure(ErrorKind.MODEL_UNAVAILABLE, f"model {self.name!r} ended its stream in mid-answer")
+            return
         except ModelFailure as error:
             failure = error
         except Invalid as error:
@@ -149,6 +137,41 @@ class AnthropicModel(Endpoint):
         if not begun:
             raise failure
         yield error_event(failure.rollout_kind.value, failure.detail)
+
+    async def _whole_message(self, events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
+        """The events up to `message_stop`, which is added where they break off once the model said why it stopped: the
+        answer is whole.
+
+        Raises:
+            ModelFailure: they break off in mid-answer, or tell of an error.
+            Invalid: they are none of this API.
+        """
+        begun = stopped = False
+        async with aclosing(cast(Any, events)) as source:
+            while True:
+                try:
+                    event = await anext(source, None)
+                except ModelFailure:
+                    if not stopped:
+                        raise
+                    event = None
+                if event is None:
+                    break
+                name = event.get("type")
+                if not isinstance(name, str):
+                    raise Invalid(f"an event has no type: {event!r:.200}")
+                if name == "error":
+                    raise self._told_failure(event.get("error"))
+                if not begun and name not in ("message_start", "ping"):
+                    raise Invalid(f"its first event is a {name!r:.60}, not message_start")
+                begun = begun or name == "message_start"
+                stopped = stopped or _tells_why_it_stopped(event)
+                yield event
+                if name == "message_stop":
+                    return
+        if not stopped:
+            raise ModelFailure(ErrorKind.MODEL_UNAVAILABLE, f"model {self.name!r} ended its stream in mid-answer")
+        yield {"type": "message_stop"}
 
     async def count_tokens(self, body: dict[str, Any], call: Call) -> int:
         """The input tokens of a Messages request, as the endpoint counts them.
@@ -165,6 +188,11 @@ class AnthropicModel(Endpoint):
             return count
 
         return await self.post(call.http, "/v1/messages/count_tokens", given, read, call=call)
+
+    def _told_failure(self, error: Any) -> ModelFailure:
+        told = error if isinstance(error, dict) else {"message": error}
+        kind = KINDS.get(str(told.get("type")), ErrorKind.MODEL_UNAVAILABLE)
+        return self._broken(kind, str(told.get("message") or "no reason given"))
 
     def _broken(self, kind: ErrorKind, reason: str) -> ModelFailure:
         return self._failure(Fault(kind, f"failed in mid-answer: {reason}"), "/v1/messages")
@@ -189,6 +217,11 @@ class AnthropicModel(Endpoint):
     def _headers(self) -> dict[str, str]:
         beta = {"anthropic-beta": ",".join(self.beta)} if self.beta else {}
         return {"anthropic-version": self.version, **beta} | super()._headers()
+
+
+def _tells_why_it_stopped(event: dict[str, Any]) -> bool:
+    delta = event.get("delta")
+    return event["type"] == "message_delta" and isinstance(delta, dict) and delta.get("stop_reason") is not None
 
 
 def _checked(response: Response, wanted: ResponsesParams) -> Response:

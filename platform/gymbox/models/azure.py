@@ -30,8 +30,8 @@ class Azure(Endpoint):
         version = f"?api-version={self.api_version}" if self.api_version else ""
         if "/openai" not in urlsplit(base_url).path:
             base_url += "/openai" if self.api_version else "/openai/v1"
-            if self.api_version and path != "/responses":
-                # only Responses requests name their deployment in the body alone
+            if self.api_version and path not in ("/responses", self._models_path):
+                # only Responses requests name their deployment in the body alone, and lists are of the resource
                 base_url += f"/deployments/{quote(self.name, safe='')}"
         return f"{base_url}{path}{version}"
 

@@ -19,7 +19,7 @@ from gymbox.errors import ConfigError, ErrorKind, Problem
 from gymbox.models import Call
 from gymbox.models.cassettes import Dialect, RecordedCall, call_in, request_digest, rollout_key
 from gymbox.models.prices import Price, Spent, spent_in
-from gymbox.models.redaction import Redaction
+from gymbox.redaction import Redaction
 
 log = logging.getLogger(__name__)
 

@@ -44,7 +44,7 @@ from gymbox.models.chat_messages import (
     text_of,
 )
 from gymbox.models.chat_usage import chat_usage, usage_from_chat
-from gymbox.models.token_ids import TOKEN_FIELDS, sampled_ids, token_ids_of
+from gymbox.models.token_ids import ROUTED_EXPERTS, TOKEN_FIELDS, experts_in, experts_of, sampled_ids, token_ids_of
 
 _INCOMPLETE = {
     "length": "max_output_tokens",
@@ -129,7 +129,8 @@ def chat_from_response(response: Response) -> dict[str, Any]:
         message["tool_calls"] = calls
     if annotations:
         message["annotations"] = annotations
-    message |= token_ids_of(response.output[-1]) if response.output else {}
+    for last in response.output[-1:]:
+        message |= token_ids_of(last) | experts_of(last)
     extra = response.model_extra or {}
     beside = extra["choice"] if isinstance(extra.get("choice"), dict) else {}
     if isinstance(beside.get("message"), dict):
@@ -225,7 +226,7 @@ def response_from_chat(body: Any, *, max_output_tokens: int | None = None, token
     reason = _incomplete_reason(choice, calls, usage, max_output_tokens)
     if reason is not None and "status" in output[-1]:
         output[-1]["status"] = "incomplete"
-    output[-1] |= sampled_ids(body, choice, message, usage, wanted=token_ids)
+    output[-1] |= sampled_ids(body, choice, message, usage, wanted=token_ids) | experts_in(message, choice)
     try:
         return Response.model_validate(
             {
@@ -248,7 +249,7 @@ def response_from_chat(body: Any, *, max_output_tokens: int | None = None, token
 _CHAT_ANSWER = frozenset(
     {"id", "object", "created", "model", "choices", "usage", "prompt_token_ids", "prompt_logprobs"}
 )
-_CHAT_CHOICE = frozenset({"index", "message", "finish_reason", "logprobs", "token_ids"})
+_CHAT_CHOICE = frozenset({"index", "message", "finish_reason", "logprobs", "token_ids", ROUTED_EXPERTS})
 _CHAT_MESSAGE = frozenset(
     {
         "role",
@@ -261,6 +262,7 @@ _CHAT_MESSAGE = frozenset(
         "status",
         *REASONING_FIELDS,
         *TOKEN_FIELDS,
+        ROUTED_EXPERTS,
     }
 )
 

@@ -235,6 +235,10 @@ class _Teller:
                 item = {**item, "id": begun.item["id"]}
                 yield from self._ended(begun, item)
             output.append((begun.index, item))
+        if self._message is not None:
+            # all that it told was the end of a thought whose beginning was in the prompt: the answer is without it
+            empty = {**self._message.item, "status": "completed", "content": [*self._message.parts]}
+            yield from self._ended(self._message, empty)
         response["output"] = _in_order(output)
         yield told.terminal(told.whole(response))
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from functools import partial
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, field_validator, model_validator
 
@@ -20,8 +19,11 @@ from gymbox.http import HttpClient
 from gymbox.models import Call, Model
 from gymbox.models.exchange import ByteStream, Exchange, Fault, tokens_in
 from gymbox.models.limits import Rates
+from gymbox.models.probes import LONGEST_PROBE, Probes, status_of, until_one_answers
 from gymbox.models.replicas import Address, Place, Pool, Replica, Try
 from gymbox.models.strict_json import json_bytes
+from gymbox.models.turns import Turn, tokens_of
+from gymbox.redaction import without
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +40,6 @@ ELSEWHERE = frozenset({ErrorKind.MODEL_UNAUTHORIZED, ErrorKind.MODEL_UNAVAILABLE
 """Kinds for which each further replica allows a further try."""
 LONGEST_PAUSE = 30.0
 """Seconds between two tries, also where the endpoint's Retry-After says more."""
-BEGINNING = 12
-"""Characters of a longer secret that are not shown either: more than the beginnings that all keys of a provider have
-in common."""
-BYTES_A_TOKEN = 4
-"""Of a request, until its answer tells what it took."""
 CHECK = {
     ErrorKind.MODEL_UNAUTHORIZED: "check the model's api_key",
     ErrorKind.MODEL_REFUSED_REQUEST: "check the model's name, its base_url and the request's fields",
@@ -91,9 +88,14 @@ class Endpoint(Model):
     tells them."""
     pause: float = Field(0.5, gt=0)
     """Seconds before the second try; doubled each time, up to 30."""
+    probe_interval: float = Field(5, ge=0)
+    """Seconds between two looks (by the API's list of models) at a replica that was ejected, so that it is back before
+    a call has to try it. 0: calls try it."""
 
+    _models_path: ClassVar[str] = "/models"
+    """Where the API lists its models; "" where it does not."""
     _pool: Pool | None = PrivateAttr(None)
-    _rates: Rates = PrivateAttr(default_factory=lambda: Rates(None, None))
+    _probes: Probes = PrivateAttr()
     _told: set[ErrorKind] = PrivateAttr(default_factory=set)
 
     @field_validator("api_key")
@@ -110,9 +112,31 @@ class Endpoint(Model):
 
     async def open(self) -> None:
         replicas = self._replicas()
-        self._rates = Rates(self.requests_per_minute, self.tokens_per_minute)
+        rates = Rates(self.requests_per_minute, self.tokens_per_minute)
         # the first time, a replica is left alone for about as long as its three failures took
-        self._pool = Pool(replicas, max_concurrency=self.max_concurrency, pause=8 * self.pause)
+        self._pool = Pool(replicas, max_concurrency=self.max_concurrency, pause=8 * self.pause, rates=rates)
+        self._probes = Probes(self._pool, self._probe, self.probe_interval)
+
+    async def ready(self, http: HttpClient, timeout: float) -> None:
+        if not self._models_path:
+            return
+        replicas = self._replicas()
+        why = await until_one_answers(
+            {each.url: partial(self._status, http, each) for each in replicas},
+            timeout,
+            f"model {self.name!r}",
+            self.redacted,
+        )
+        if why:
+            url = self._url(replicas[0].url, self._models_path)
+            raise self._failure(Fault(ErrorKind.MODEL_UNAVAILABLE, why), url)
+
+    async def _status(self, http: HttpClient, replica: Replica, seconds: float) -> int:
+        url, headers = self._url(replica.url, self._models_path), self._sent_headers(replica, "application/json")
+        return await status_of(http, url, headers, seconds)
+
+    async def _probe(self, http: HttpClient, place: Place) -> int | None:
+        return await self._status(http, place.replica, LONGEST_PROBE) if self._models_path else None
 
     def _replicas(self) -> list[Replica]:
         urls = [self.base_url] if isinstance(self.base_url, str) else self.base_url or []
@@ -120,8 +144,9 @@ class Endpoint(Model):
 
     async def close(self) -> None:
         if self._pool is not None:
-            self._pool.close()
-        self._pool = None
+            pool, self._pool = self._pool, None
+            pool.close()
+            await self._probes.close()
 
     async def post[Found](
         self,
@@ -146,7 +171,7 @@ class Endpoint(Model):
             ModelFailure: no usable answer; its text names the model, the address, what came and what to check.
         """
 
-        async def usable(turn: _Turn) -> Found:
+        async def usable(turn: Turn) -> Found:
             answer = await turn.exchange.whole()
             turn.settle(tokens_in(answer))
             return _read(read, answer)
@@ -179,7 +204,7 @@ class Endpoint(Model):
             ModelFailure: as `post`.
         """
 
-        async def begun(turn: _Turn) -> Any:
+        async def begun(turn: Turn) -> Any:
             whole = await turn.exchange.first_event()
             if whole is not None and check is not None:
                 _read(check, whole)
@@ -189,6 +214,7 @@ class Endpoint(Model):
 
         def broken(fault: Fault) -> ModelFailure:
             turn.pool.went_wrong(turn.place, fault.kind)
+            self._probes.watch(turn.place, http)
             turn.tried.kind = fault.kind.value
             failure = self._failure(fault, turn.exchange.url)
             self._tell(failure, final=True)
@@ -207,22 +233,23 @@ class Endpoint(Model):
         path: str,
         body: dict[str, Any],
         call: Call | None,
-        usable: Callable[[_Turn], Awaitable[Found]],
+        usable: Callable[[Turn], Awaitable[Found]],
         *,
         accept: str,
-    ) -> tuple[Found, _Turn]:
+    ) -> tuple[Found, Turn]:
         """What `usable` makes of an answer, and the turn in which it came: end that."""
-        if self._pool is None:
+        pool = self._pool  # once, since pydantic makes private attributes slow to read
+        if pool is None:
             await self.open()
-        assert self._pool is not None
-        pool, deadline = self._pool, asyncio.get_running_loop().time() + self.deadline
+            pool = self._pool
+        assert pool is not None
+        deadline = asyncio.get_running_loop().time() + self.deadline
         failures: Counter[ErrorKind] = Counter()
         failed_at: set[Place] = set()
         failure: ModelFailure | None = None
         while True:
             try:
-                async with asyncio.timeout_at(deadline):
-                    turn = await self._turn(pool, path, body, call, failed_at, deadline)
+                turn = await self._turn(pool, path, body, call, failed_at, deadline)
             except TimeoutError as error:
                 raise failure or self._out_of_turn() from error
             try:
@@ -232,6 +259,7 @@ class Endpoint(Model):
                 rest = None if failure.retry_after is None else min(failure.retry_after, LONGEST_PAUSE)
                 # before the turn is over, lest the next one goes there, too
                 pool.went_wrong(turn.place, kind, rest)
+                self._probes.watch(turn.place, http)
                 turn.over()
                 failures[kind] += 1
                 failed_at.add(turn.place)
@@ -252,14 +280,25 @@ class Endpoint(Model):
 
     async def _turn(
         self, pool: Pool, path: str, body: dict[str, Any], call: Call | None, avoid: set[Place], deadline: float
-    ) -> _Turn:
-        place = await pool.take(call.rollout if call is not None else "", avoid)
+    ) -> Turn:
+        """
+        Raises:
+            TimeoutError: it did not come until the deadline.
+        """
+        rollout = call.rollout if call is not None else ""
+        place = pool.take_now(rollout, avoid)
+        if place is None:
+            # only here, since a timer costs more than a turn that nobody need wait for
+            async with asyncio.timeout_at(deadline):
+                place = await pool.take(rollout, avoid)
         try:
             # made only now, so that thousands that wait hold no second copy
             sent = json_bytes(body)
-            rates = [self._rates, place.rates]
-            for rate in rates:
-                await rate.spend(len(sent) / BYTES_A_TOKEN)
+            rates = [rates for rates in (pool.rates, place.rates) if rates.bound]
+            if rates:
+                async with asyncio.timeout_at(deadline):
+                    for rate in rates:
+                        await rate.spend(tokens_of(sent))
             left = deadline - asyncio.get_running_loop().time()
             exchange = self._exchange(place.replica, path, body, seconds=min(self.timeout, left), until=deadline)
             tried = Try(place.replica.url)
@@ -268,10 +307,10 @@ class Endpoint(Model):
             raise
         if call is not None and call.tries is not None:
             call.tries.append(tried)
-        return _Turn(pool, place, exchange, sent, rates, tried)
+        return Turn(pool, place, exchange, sent, rates, tried)
 
     async def _try[Found](
-        self, http: HttpClient, turn: _Turn, usable: Callable[[_Turn], Awaitable[Found]], accept: str
+        self, http: HttpClient, turn: Turn, usable: Callable[[Turn], Awaitable[Found]], accept: str
     ) -> Found:
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -325,11 +364,11 @@ class Endpoint(Model):
         return ModelFailure(fault.kind, self.redacted(detail), retry_after=fault.retry_after)
 
     def redacted(self, text: str) -> str:
-        """A failure's text without this model's secrets: an endpoint may repeat what it was sent, and the text goes
-        to callers and into the results."""
+        """A failure's text without this model's secrets, however they are encoded: an endpoint may repeat what it was
+        sent, and the text goes to callers and into the results."""
         for secret in self._secrets():
             if secret is not None and len(secret.get_secret_value()) > 3:
-                text = _without(text, secret.get_secret_value())
+                text = without(text, secret.get_secret_value())
         return logs.redact(text)
 
     def _out_of_turn(self) -> ModelFailure:
@@ -346,15 +385,6 @@ class Endpoint(Model):
             log.warning("%s (%s; %s)", failure.detail, failure.rollout_kind.value, more)
 
 
-def _without(text: str, secret: str) -> str:
-    """The text without the secret, also where what was shown of an answer ends in the midst of it."""
-    text = text.replace(secret, "***")
-    while len(secret) > BEGINNING and (at := text.find(secret[:BEGINNING])) >= 0:
-        begun = os.path.commonprefix([text[at:], secret])
-        text = f"{text[:at]}***{text[at + len(begun) :]}"
-    return text
-
-
 def _read[Found](read: Callable[[Any], Found], answer: Any) -> Found:
     try:
         return read(answer)
@@ -362,28 +392,3 @@ def _read[Found](read: Callable[[Any], Found], answer: Any) -> Found:
         raise
     except Problem as error:
         raise Fault(ErrorKind.MODEL_BAD_RESPONSE, f"gave an unusable answer: {error.detail}") from error
-
-
-@dataclass(slots=True)
-class _Turn:
-    """What a call holds while it is made at a replica."""
-
-    pool: Pool
-    place: Place
-    exchange: Exchange
-    sent: bytes
-    rates: list[Rates]
-    tried: Try
-
-    @property
-    def counts_tokens(self) -> bool:
-        return any(rate.counts_tokens for rate in self.rates)
-
-    def settle(self, tokens: int | None) -> None:
-        """The answer took so many tokens; None where it does not tell."""
-        for rate in self.rates if tokens is not None else ():
-            rate.correct((tokens or 0) - len(self.sent) / BYTES_A_TOKEN)
-
-    def over(self) -> None:
-        self.exchange.close()
-        self.pool.leave(self.place)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
@@ -87,14 +86,9 @@ class Exchange:
             Fault: it is no JSON, tells of an error, is too large, or broke off.
         """
         try:
-            assert self._response is not None
-            # a small answer has come with its head: there is nothing to wait for
-            all_here = self._response.content.is_eof()
-            async with contextlib.nullcontext() if all_here else asyncio.timeout_at(self._answer_by):
-                parts = [part async for part in self._parts()]
+            body = await self._all()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise self._fault(error) from error
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
         try:
             found = decoded(body)
         except (ValueError, RecursionError) as error:
@@ -163,6 +157,15 @@ class Exchange:
         """Close the connection, unless the answer was read to its end; safe to call twice."""
         if self._response is not None:
             self._response.close()
+
+    async def _all(self) -> bytes:
+        assert self._response is not None
+        content = self._response.content
+        if content.is_eof() and not self._begun and content.total_bytes <= LARGEST_ANSWER:
+            # a small answer has come with its head: there is nothing to wait for, and no need of timer and iterators
+            return content.read_nowait()
+        async with asyncio.timeout_at(self._answer_by):
+            return b"".join([part async for part in self._parts()])
 
     async def _parts(self) -> AsyncIterator[bytes]:
         assert self._response is not None

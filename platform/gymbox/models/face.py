@@ -25,6 +25,7 @@ from gymbox.guard import refusal
 from gymbox.models import Model
 from gymbox.models.chat_streams import chat_error
 from gymbox.models.events import Event, whole
+from gymbox.models.rollout_paths import is_rollout
 from gymbox.models.sse import DONE, event_bytes
 from gymbox.models.strict_json import json_bytes, strict_json
 from gymbox.serving import new_app, problem_response
@@ -172,8 +173,17 @@ def takes_usage(body: dict[str, Any]) -> bool:
 
 
 def rollout_of(request: Request) -> str:
-    """The rollout that a request is for, or ""."""
-    return next((value.decode("latin-1") for name, value in request.scope["headers"] if name == _ROLLOUT), "")
+    """The rollout that a request is for, or "".
+
+    Raises:
+        Invalid: its header holds what is no id of a rollout.
+    """
+    rollout = next((value.decode("latin-1") for name, value in request.scope["headers"] if name == _ROLLOUT), "")
+    if rollout and not is_rollout(rollout):
+        raise Invalid(
+            f"{ROLLOUT_HEADER}: {rollout!r:.60} is no id of a rollout, which is 1 to 128 of A-Z a-z 0-9 . _ ~ -"
+        )
+    return rollout
 
 
 def json_answer(content: dict[str, Any]) -> Response:

@@ -1,8 +1,9 @@
-"""Limits: how often a model may be asked, in requests and in tokens a minute."""
+"""Limits: how often a model may be asked, in requests and in tokens a minute, and how many tokens in all."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 BURST = 6.0
 """Seconds whose share may be spent at once; endpoints measure over windows of one second up to a minute."""
@@ -45,6 +46,11 @@ class Rates:
         self._tokens = Rate(tokens_per_minute) if tokens_per_minute else None
 
     @property
+    def bound(self) -> bool:
+        """Whether there is any."""
+        return self._requests is not None or self._tokens is not None
+
+    @property
     def counts_tokens(self) -> bool:
         return self._tokens is not None
 
@@ -59,3 +65,32 @@ class Rates:
         """The last request took so many tokens more than was thought."""
         if self._tokens is not None:
             self._tokens.correct(tokens)
+
+
+class Budget:
+    """So many tokens in all for calls that are made at once: each holds what it may take, until it is known what it
+    took. So together they go beyond it only by what a call takes beyond what it held."""
+
+    def __init__(self, tokens: int) -> None:
+        self._left = tokens
+        self._held = 0
+        self._settled = asyncio.Event()
+
+    async def hold(self, wanted: Callable[[], int]) -> int:
+        """Hold so many tokens, or all that are left where nobody else holds any; wait while others hold too many.
+
+        Returns:
+            how many are held, 0 where none are left; give them back with `settle`.
+        """
+        while self._held and self._left - self._held < wanted():
+            self._settled.clear()
+            await self._settled.wait()
+        held = max(0, min(wanted(), self._left - self._held))
+        self._held += held
+        return held
+
+    def settle(self, held: int, took: int) -> None:
+        """A call that held so many tokens took so many."""
+        self._held -= held
+        self._left -= took
+        self._settled.set()

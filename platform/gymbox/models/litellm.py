@@ -7,7 +7,7 @@ import json
 import os
 import warnings
 from collections.abc import AsyncIterator
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -36,6 +36,7 @@ class LiteLLM(Endpoint):
     options: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of LiteLLM's call (`aws_region_name`, `vertex_project`, `drop_params`, …)."""
 
+    _models_path: ClassVar[str] = ""
     _library: Any = PrivateAttr(None)
 
     @model_validator(mode="after")

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from gymbox.errors import ErrorKind, Invalid
+from gymbox.errors import ErrorKind, Invalid, ModelFailure
 from gymbox.models.chat_messages import others
 from gymbox.models.messages_answers import response_from_messages, usage_from_messages
 from gymbox.models.messages_blocks import call_from_block, object_input, part_from_block, reasoning_from_block
@@ -36,17 +36,23 @@ KINDS = {
 
 
 async def events_from_messages(events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
-    """The Responses events that tell the same. Ends with a terminal event, or without one where `events` break off.
+    """The Responses events that tell the same. Ends with a terminal event, or without one where `events` end in
+    mid-answer. What comes after the reason why the model stopped may be missing: the answer is whole.
 
     Raises:
         Invalid: an event that makes no sense, or an answer that is none.
+        ModelFailure: as `events`, in mid-answer.
     """
     reader = _Reader()
-    async for event in events:
-        for made in reader.add(event):
-            yield made
-        if reader.ended:
-            return
+    try:
+        async for event in events:
+            for made in reader.add(event):
+                yield made
+            if reader.ended:
+                return
+    except ModelFailure:
+        if reader.answer.get("stop_reason") is None:
+            raise
     for made in reader.end():
         yield made
 

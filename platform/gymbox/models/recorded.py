@@ -11,6 +11,7 @@ from typing import Any, cast
 from gymbox_sandbox.responses import Response, ResponsesParams
 from pydantic import PrivateAttr
 
+from gymbox.http import HttpClient
 from gymbox.models import Call, Model
 from gymbox.models.capture import Capture, Recording
 from gymbox.models.cassettes import Dialect
@@ -39,6 +40,9 @@ class RecordedModel(Model):
 
     async def open(self) -> None:
         await self._model.open()
+
+    async def ready(self, http: HttpClient, timeout: float) -> None:
+        await self._model.ready(http, timeout)
 
     async def close(self) -> None:
         await self._model.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections import OrderedDict, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -77,7 +78,10 @@ class Try:
 class Place:
     """A replica and how it is doing."""
 
-    __slots__ = ("ejected", "failures", "in_flight", "pause", "rates", "replica", "rests", "started", "trial")
+    __slots__ = (
+        *("ejected", "failures", "fault", "in_flight", "pause", "probed", "rates", "replica", "rests", "started"),
+        "trial",
+    )
 
     def __init__(self, replica: Replica, pause: float) -> None:
         self.replica = replica
@@ -91,6 +95,10 @@ class Place:
         self.rests = 0.0
         """Until when it asked for no calls."""
         self.trial = False
+        self.fault: ErrorKind | None = None
+        """For what it was ejected."""
+        self.probed = False
+        """Whether it is looked after, so that no call has to try it."""
 
     @property
     def load(self) -> tuple[float, float]:
@@ -107,16 +115,20 @@ class Pool:
     """The replicas of a model and those who wait for one, in the order of their coming.
 
     A call goes to the least busy replica, further calls of its rollout to the same one, whose cache knows the prefix.
-    One that fails `FAULTS` times in a row is ejected; when its pause is over, one call tries it: an answer brings it
-    back, a failure doubles the pause. Where all are ejected, the one whose pause ends first is used: a model is never
-    refused for its health alone.
+    One that fails `FAULTS` times in a row is ejected; when its pause is over, one call tries it, unless it is probed:
+    an answer brings it back, a failure doubles the pause. Where all are ejected, the one whose pause ends first is
+    used: a model is never refused for its health alone.
 
     Args:
         max_concurrency: calls in flight at once at all replicas together.
         pause: seconds of the first ejection.
+        rates: of all replicas together; whoever takes a place spends them.
     """
 
-    def __init__(self, replicas: Sequence[Replica], *, max_concurrency: int, pause: float) -> None:
+    def __init__(
+        self, replicas: Sequence[Replica], *, max_concurrency: int, pause: float, rates: Rates | None = None
+    ) -> None:
+        self.rates = rates or Rates(None, None)
         self.places = [Place(replica, pause) for replica in replicas]
         self._pause = pause
         self._most = max_concurrency
@@ -125,16 +137,19 @@ class Pool:
         self._waiting: deque[tuple[asyncio.Future[Place], str, Collection[Place]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
+    def take_now(self, rollout: str = "", avoid: Collection[Place] = ()) -> Place | None:
+        """As `take`, where nobody need wait for one; else None."""
+        place = None if self._waiting else self._free(rollout, avoid)
+        return None if place is None else self._taken(place, rollout)
+
     async def take(self, rollout: str = "", avoid: Collection[Place] = ()) -> Place:
         """A place for one call, as soon as there is one; give it back with `leave`.
 
         Args:
             avoid: places that are only taken where no other is well.
         """
-        if not self._waiting:
-            place = self._free(rollout, avoid)
-            if place is not None:
-                return self._taken(place, rollout)
+        if (place := self.take_now(rollout, avoid)) is not None:
+            return place
         future: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
         self._waiting.append((future, rollout, avoid))
         self._wait_for_rest()
@@ -179,16 +194,34 @@ class Pool:
         if place.ejected > now or (place.failures < FAULTS and kind is not ErrorKind.MODEL_UNAUTHORIZED):
             return
         log.warning("replica %s is left alone for %g s (%s)", place.replica.url, place.pause, kind.value)
-        place.ejected, place.trial = now + place.pause, False
+        place.ejected, place.trial, place.fault = now + place.pause, False, kind
         place.failures = FAULTS
         place.pause = min(2 * place.pause, LONGEST_EJECTION)
         for rollout in [rollout for rollout, home in self._homes.items() if home is place]:
             del self._homes[rollout]
 
+    def returned(self, place: Place) -> None:
+        """It answered a probe. The next failure ejects it again, for longer: a probe is no call."""
+        log.warning("replica %s answers again", place.replica.url)
+        place.failures, place.ejected, place.trial = FAULTS - 1, 0.0, False
+        self._serve()
+
+    def still_ejected(self, place: Place, seconds: float) -> None:
+        """It did not answer a probe, and is left alone for about so long."""
+        place.ejected = asyncio.get_running_loop().time() + seconds * random.uniform(0.75, 1.25)
+
+    def unprobed(self, place: Place) -> None:
+        """It is looked after no more."""
+        place.probed = False
+        self._serve()
+
     def others_are_well(self, avoid: Collection[Place]) -> bool:
         """Whether a call that failed at these places has another to go to at once."""
         now = asyncio.get_running_loop().time()
-        return any(place not in avoid and place.rests <= now and place.ejected <= now for place in self.places)
+        return any(
+            place not in avoid and place.rests <= now and place.ejected <= now and not (place.ejected and place.probed)
+            for place in self.places
+        )
 
     def _taken(self, place: Place, rollout: str) -> Place:
         place.in_flight += 1
@@ -207,7 +240,11 @@ class Pool:
             return None
         now = asyncio.get_running_loop().time()
         rested = [place for place in self.places if place.rests <= now]
-        well = [place for place in rested if not place.ejected or (place.ejected <= now and not place.trial)]
+        well = [
+            place
+            for place in rested
+            if not place.ejected or (place.ejected <= now and not place.trial and not place.probed)
+        ]
         if not well:
             # none is known to answer: better a failure that tells why than a wait for nothing
             ejected = [place for place in rested if place.ejected and not place.full]

@@ -18,6 +18,7 @@ from gymbox_sandbox.responses import ResponsesParams
 from pydantic import BaseModel, ConfigDict, Field
 
 from gymbox.errors import Conflict, Invalid, NotFound
+from gymbox.guard import bearer
 from gymbox.models.events import TERMINAL, Event
 from gymbox.models.strict_json import json_bytes
 
@@ -242,9 +243,17 @@ class ResponseStore:
                 entry.children -= 1
 
 
-def scope_of(authorization: str, rollout: str) -> str:
-    """The scope of a caller, by the Authorization header that it came with, and of its rollout."""
-    return hashlib.sha256(f"{authorization}\n{rollout}".encode("utf-8", "surrogatepass")).hexdigest()
+def scope_of(authorization: str, api_key: str, rollout: str) -> str:
+    """The scope of a caller and its rollout.
+
+    Args:
+        authorization: the header of this name that it came with; the same token is the same caller in either header.
+        api_key: its `x-api-key` header, as Anthropic's clients have it.
+    """
+    token = bearer(authorization.encode("utf-8", "surrogatepass")) or authorization
+    return hashlib.sha256(
+        "\n".join([*sorted({token, api_key} - {""}), rollout]).encode("utf-8", "surrogatepass")
+    ).hexdigest()
 
 
 def _chain(entry: _Entry) -> Iterator[_Entry]:

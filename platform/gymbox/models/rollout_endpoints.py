@@ -8,10 +8,11 @@ import asyncio
 import hashlib
 import hmac
 import secrets
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from gymbox_sandbox.responses import Response, ResponsesParams
 from pydantic import PrivateAttr
@@ -21,6 +22,8 @@ from gymbox.errors import Gone, Unauthorized
 from gymbox.guard import bearer
 from gymbox.http import HttpClient
 from gymbox.models import Call, Model
+from gymbox.models.accounts import Account, Entry
+from gymbox.models.events import Event
 from gymbox.models.rollout_paths import rollout_in, rollout_path
 
 
@@ -57,12 +60,18 @@ class RolloutEndpoints:
         self._starting = asyncio.Lock()
         self._url = ""
 
-    async def of(self, rollout: str, gold: list[list[dict[str, Any]]] | None = None) -> RolloutEndpoint:
-        """The endpoint of a rollout, the same each time; until `release`."""
+    async def of(
+        self, rollout: str, gold: list[list[dict[str, Any]]] | None = None, account: Account | None = None
+    ) -> RolloutEndpoint:
+        """The endpoint of a rollout, the same each time; until `release`.
+
+        Args:
+            account: where its calls are counted.
+        """
         async with self._starting:
             if not self._url:
                 await self._start()
-        self._model.running[rollout] = gold
+        self._model.running[rollout] = _Running(gold, account or Account())
         return RolloutEndpoint(self._url + rollout_path(rollout), self._key(rollout), self._model.name)
 
     def release(self, rollout: str) -> None:
@@ -108,11 +117,20 @@ class _Keys:
         await self.app(scope, receive, send)
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A rollout that may call."""
+
+    gold: list[list[dict[str, Any]]] | None
+    """Replies for a scripted model."""
+    account: Account
+
+
 class _OfRollouts(Model):
     """The model, for rollouts that are running; opened and closed by whoever owns it."""
 
-    running: dict[str, list[list[dict[str, Any]]] | None] = {}
-    """Gold replies of each rollout, for a scripted model."""
+    running: dict[str, Any] = {}
+    """Id -> _Running."""
     _model: Model = PrivateAttr()
 
     @classmethod
@@ -132,27 +150,58 @@ class _OfRollouts(Model):
         pass
 
     async def responses(self, params: ResponsesParams, call: Call) -> Response:
-        return await self._model.responses(params, self._known(call))
+        call, entering = self._known(call)
+        with entering as entry:
+            response = await self._model.responses(params, call)
+            entry.answered(response.usage and response.usage.dump())
+            return response
 
     async def chat_completions(self, body: dict[str, Any], call: Call) -> dict[str, Any]:
-        return await self._model.chat_completions(body, self._known(call))
+        return await self._answered(self._model.chat_completions, body, call)
 
     async def messages(self, body: dict[str, Any], call: Call) -> dict[str, Any]:
-        return await self._model.messages(body, self._known(call))
+        return await self._answered(self._model.messages, body, call)
 
     async def count_tokens(self, body: dict[str, Any], call: Call) -> int:
-        return await self._model.count_tokens(body, self._known(call))
+        # it samples nothing: no part of the account
+        return await self._model.count_tokens(body, self._known(call)[0])
 
-    def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[dict[str, Any]]:
-        return self._model.stream(params, self._known(call))
+    def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[Event]:
+        return self._streamed(partial(self._model.stream, params), Entry.saw_event, call)
 
-    def chat_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[dict[str, Any]]:
-        return self._model.chat_stream(body, self._known(call))
+    def chat_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[Event]:
+        return self._streamed(partial(self._model.chat_stream, body), Entry.saw_chunk, call)
 
-    def messages_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[dict[str, Any]]:
-        return self._model.messages_stream(body, self._known(call))
+    def messages_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[Event]:
+        return self._streamed(partial(self._model.messages_stream, body), Entry.saw_message_event, call)
 
-    def _known(self, call: Call) -> Call:
-        if call.rollout not in self.running:
+    async def _answered(
+        self, ask: Callable[[dict[str, Any], Call], Awaitable[dict[str, Any]]], body: dict[str, Any], call: Call
+    ) -> dict[str, Any]:
+        call, entering = self._known(call)
+        with entering as entry:
+            answer = await ask(body, call)
+            entry.answered(answer.get("usage"))
+            return answer
+
+    async def _streamed(
+        self, stream: Callable[[Call], AsyncIterator[Event]], saw: Callable[[Entry, Event], None], call: Call
+    ) -> AsyncGenerator[Event]:
+        call, entering = self._known(call)
+        with entering as entry:
+            async with aclosing(cast(Any, stream(call))) as events:
+                async for event in events:
+                    saw(entry, event)
+                    yield event
+
+    def _known(self, call: Call) -> tuple[Call, AbstractContextManager[Entry]]:
+        """The call with what the rollout brings to it, and its entry in the rollout's account.
+
+        Raises:
+            Gone: the rollout is over.
+        """
+        running = self.running.get(call.rollout)
+        if running is None:
             raise Gone(f"rollout {call.rollout or '(none)'} has ended, and its model with it")
-        return replace(call, gold=self.running[call.rollout])
+        running.account.by_endpoint = True
+        return replace(call, gold=running.gold), running.account.entry()

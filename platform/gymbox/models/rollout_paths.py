@@ -12,7 +12,9 @@ import re
 from gymbox_sandbox.lifecycle import ROLLOUT_HEADER
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-_PREFIX = re.compile(r"/(?:rollouts|ng-rollout)/([A-Za-z0-9._~-]{1,128})(?:/training-token-capture)?(?=/)")
+_ID = r"[A-Za-z0-9._~-]{1,128}"
+_PREFIX = re.compile(rf"/(?:rollouts|ng-rollout)/({_ID})(?:/training-token-capture)?(?=/)")
+_FIT = re.compile(_ID)
 _HEADER = ROLLOUT_HEADER.lower().encode()
 _BOUND = "gymbox.rollout_path"
 """Key of a scope whose prefix is gone already: who was let in as one rollout must not be taken for another, whose
@@ -45,6 +47,11 @@ def rollout_in(path: str) -> str | None:
     """The rollout that a path begins with, if one."""
     found = _PREFIX.match(path)
     return found[1] if found else None
+
+
+def is_rollout(id: str) -> bool:
+    """Whether a path can name this rollout; a header may name no other, since ids stand in logs, records and paths."""
+    return _FIT.fullmatch(id) is not None
 
 
 def rollout_path(id: str) -> str:

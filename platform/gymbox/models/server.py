@@ -190,7 +190,8 @@ class ModelServer:
 
 
 def _scope(request: Request) -> str:
-    return scope_of(request.headers.get("Authorization", ""), rollout_of(request))
+    headers = request.headers
+    return scope_of(headers.get("Authorization", ""), headers.get("x-api-key", ""), rollout_of(request))
 
 
 def _served(name: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from gymbox.errors import Invalid
@@ -25,6 +25,8 @@ class ServerSentEvent:
     data: str
     event: str = ""
     id: str = ""
+    ended: bool = True
+    """Whether the empty line came that ends it; else the stream ended first, perhaps in its midst."""
 
 
 class Reader:
@@ -66,7 +68,7 @@ class Reader:
         self._rest.clear()
         self._take(rest, found)
         self._take(b"", found)
-        return found
+        return [replace(event, ended=False) for event in found]
 
     def _take(self, line: bytes, found: list[ServerSentEvent]) -> None:
         if self._first:
@@ -106,7 +108,7 @@ async def events_in(parts: AsyncIterator[bytes]) -> AsyncIterator[ServerSentEven
 
 async def objects_in(parts: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:
     """The JSON objects that a stream of bytes has as its events' data, up to `[DONE]`. The event's name stands in for
-    a missing `type`.
+    a missing `type`. One that the stream broke off in is none.
 
     Raises:
         Invalid: something there is no JSON object.
@@ -120,6 +122,8 @@ async def objects_in(parts: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any
             try:
                 found = without_halves(strict_json(event.data), event.data)
             except (ValueError, RecursionError) as error:
+                if not event.ended:
+                    return
                 raise Invalid(f"an event of the stream is no JSON: {event.data!r:.200}") from error
             if not isinstance(found, dict):
                 raise Invalid(f"an event of the stream is no JSON object: {event.data!r:.200}")

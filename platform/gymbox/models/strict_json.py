@@ -34,8 +34,9 @@ def strict_json(text: str | bytes) -> Any:
 def without_halves(value: Any, text: str | bytes) -> Any:
     """The value that was read from `text`, `?` for each half of a surrogate pair, which could not be written to a
     record."""
-    escaped = "\\ud" in text.lower() if isinstance(text, str) else b"\\ud" in text.lower()
-    return _whole(value) if escaped else value
+    read = text if isinstance(text, str) else text.decode("latin-1")
+    # a search for one character is many times quicker than that for several, and most often enough
+    return _whole(value) if "\\" in read and ("\\ud" in read or "\\uD" in read) else value
 
 
 def _whole(value: Any) -> Any:
@@ -58,7 +59,8 @@ def json_bytes(value: Any) -> bytes:
         written = to_json(value, inf_nan_mode="constants")
     except ValueError:
         written = b"NaN"
-    if b"NaN" in written or b"Infinity" in written:
+    # one byte is found, or not, many times quicker than a word
+    if (b"N" in written and b"NaN" in written) or (b"I" in written and b"Infinity" in written):
         # as a word in a text, or else for a reason: the slower writer tells them apart
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         return text.encode("utf-8", "replace")

@@ -21,10 +21,14 @@ from gymbox.errors import Invalid
 
 TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
 """All three, or none."""
+ROUTED_EXPERTS = "routed_experts"
+"""Beside them, where a server tells which experts of its model each token went to (NeMo Gym's name)."""
 MASK_FIELDS = ("mask_sample", "mask_reason")
 """On an item and on a rollout's record: not to be trained on, and why."""
-TRAINING_FIELDS = (*TOKEN_FIELDS, *MASK_FIELDS)
+TRAINING_FIELDS = (*TOKEN_FIELDS, ROUTED_EXPERTS, *MASK_FIELDS)
 """Of an item: what only training needs."""
+PREFIX_FAULT = "the prompt does not begin with what was sampled before"
+"""How the `mask_reason` of an item begins whose answer belongs to another branch than what stands before it."""
 _TOKEN_ID = "token_id:"
 
 
@@ -32,6 +36,16 @@ def token_ids_of(item: Item) -> dict[str, Any]:
     """The three training fields of an output item; empty where it has none."""
     extra = item.model_extra or {}
     return {name: extra[name] for name in TOKEN_FIELDS if extra.get(name) is not None}
+
+
+def experts_of(item: Item) -> dict[str, Any]:
+    """The experts that an output item tells of; empty where it tells of none."""
+    return experts_in(item.model_extra or {})
+
+
+def experts_in(*places: dict[str, Any]) -> dict[str, Any]:
+    """The experts that the first of these tells of; empty where none does."""
+    return next(({ROUTED_EXPERTS: each[ROUTED_EXPERTS]} for each in places if each.get(ROUTED_EXPERTS)), {})
 
 
 def sampled_ids(
@@ -153,7 +167,7 @@ def prefix_fault(items: Sequence[Item], prompt: list[int]) -> str | None:
                 return None
             pairs = zip(prompt, seen, strict=False)
             place = next((index for index, (new, old) in enumerate(pairs) if new != old), min(len(prompt), len(seen)))
-            return f"the prompt does not begin with what was sampled before: it differs at token {place}"
+            return f"{PREFIX_FAULT}: it differs at token {place}"
     return None
 
 

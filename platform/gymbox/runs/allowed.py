@@ -45,6 +45,8 @@ def check_overrides(overrides: Sequence[str]) -> None:
             raise ConfigError(f"{name}: neither ${{…}} nor _target_ can be used for a run of a server")
         if name in OURS:
             raise ConfigError(f"{name} is set by the server itself")
+        if name.startswith("agent.skills"):
+            raise ConfigError(f"{name} names a folder of the server's, so no caller may set it")
         if not found[2] and name == "runner":
             raise ConfigError("runner= cannot be set for a run of a server; set its fields: runner.NAME=…")
         if not found[2] and name in ("agent", "model", "judge") and not _CHOICE.fullmatch(value):

@@ -11,20 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from gymbox import logs
+from gymbox.budget import Meter
 from gymbox.config import Settings, record
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError
 from gymbox.http import HttpClient
 from gymbox.judge import Judge
+from gymbox.models import Model
 from gymbox.models.capture import Capture
 from gymbox.models.cassettes import JUDGE_CALLS
-from gymbox.plan import Plan
-from gymbox.results import RunFolder, WriteFailed
-from gymbox.runner import Summary, Watcher, run
-from gymbox.runs.control import RunControl
+from gymbox.plan import Plan, RunnerSettings
+from gymbox.results import RunFolder, RunManifest, WriteFailed
+from gymbox.run_control import RunControl
+from gymbox.runner import Feed, Listed, Summary, Watcher, run
 from gymbox.runs.endpoint import Announce, endpoint
+from gymbox.runs.lineup import Lineup
 from gymbox.runs.live import LiveRun, LiveRuns, Watchers
 from gymbox.runs.places import Places
+from gymbox.runs.readiness import until_ready
 from gymbox.runs.sandbox_source import SandboxSource, Sourcing, sandbox_source
 
 Watching = Callable[[Plan, RunFolder, SandboxSource], AbstractContextManager[Watcher | None]]
@@ -52,6 +56,7 @@ class Job:
         self.settings = settings
         self.output = settings.runner.output or _new_folder(settings.environment)
         self.control = RunControl()
+        self.model: Model = settings.model
         self.running = False
         """Whether rollouts are under way, so that it can be stopped softly."""
         self.live: LiveRun | None = None
@@ -79,22 +84,28 @@ class Job:
             ConfigError: something is wrong; no rollout was started.
             WriteFailed: a result could not be written.
         """
-        runner, model = self.settings.runner, self.settings.model
+        runner = self.settings.runner
         environments = self._checked()
-        with Plan(environments, runner, self._places.cache / "datasets") as plan:
-            inputs = self._inputs(plan)
-            RunFolder.check(self.output, inputs=inputs, resume=runner.resume)
+        with self._plan(environments) as plan:
+            lineup = Lineup.of(self.settings, plan, self.model)
+            inputs = self._inputs(plan, lineup)
+            before = self._before(inputs)
+            check_left(before, runner)
             async with AsyncExitStack() as stack:
                 announce = self._announce
                 if announce is None:
                     announce = await stack.enter_async_context(endpoint(self._runs, self._places.state))
                 http = await stack.enter_async_context(HttpClient())
+                if before is None or before.status != "finished" or runner.retry_failed:
+                    await until_ready([*lineup.models, self.settings.judge], http, runner.ready_timeout)
                 source = await stack.enter_async_context(
                     self._sourcing(self.settings, environments, http, self._places, told)
                 )
-                stack.push_async_callback(model.close)
-                await model.open()
+                await stack.enter_async_context(lineup.opened())
                 folder = await self._opened(inputs, source, planned=len(plan))
+                meter = Meter(runner.budget, folder.manifest.used)
+                if source.judge is not None:
+                    source.judge.metered(meter)
                 await stack.enter_async_context(self._judge_recorded(source.judge, folder))
                 live = self.live = LiveRun(folder, self.control, concurrency=runner.concurrency, id=self._id)
                 self._runs.add(live)
@@ -109,12 +120,16 @@ class Job:
                     summary = await run(
                         plan,
                         self.settings.agent,
-                        model,
+                        self.settings.model,
                         controller,
                         http,
                         folder,
                         watcher=watcher,
                         control=self.control,
+                        meter=meter,
+                        feed=self._feed(plan, folder),
+                        notes=self._notes,
+                        players=lineup.players,
                     )
                     gave_up = summary.gave_up
                     return summary
@@ -132,8 +147,9 @@ class Job:
         Raises:
             ConfigError: something is wrong.
         """
-        with Plan(self._checked(), self.settings.runner, self._places.cache / "datasets") as plan:
-            RunFolder.check(self.output, inputs=self._inputs(plan), resume=self.settings.runner.resume)
+        with self._plan(self._checked()) as plan:
+            before = self._before(self._inputs(plan, Lineup.of(self.settings, plan, self.model)))
+            check_left(before, self.settings.runner)
 
     def _checked(self) -> list[Environment]:
         runner = self.settings.runner
@@ -141,13 +157,29 @@ class Job:
             raise ConfigError("runner.resume=true needs runner.output=DIR, the folder of the run to go on with")
         if runner.retry_failed and not runner.resume:
             raise ConfigError("runner.retry_failed=true needs runner.resume=true: it is for a run to go on with")
-        return self._environments()
+        environments = self._environments()
+        check_prices(environments, self.settings)
+        return environments
 
-    def _inputs(self, plan: Plan) -> dict[str, Any]:
+    def _plan(self, environments: Sequence[Environment]) -> Plan:
+        return Plan(environments, self.settings.runner, self._places.cache / "datasets", self.settings.agents)
+
+    def _before(self, inputs: dict[str, Any]) -> RunManifest | None:
+        """The run to go on with; see `RunFolder.check`."""
+        return RunFolder.check(self.output, inputs=inputs, resume=self.settings.runner.resume)
+
+    def _feed(self, plan: Plan, folder: RunFolder) -> Feed:
+        """See `gymbox.runner.run`."""
+        return Listed(plan, folder)
+
+    def _notes(self, attempt: str) -> dict[str, Any]:
+        """See `gymbox.runner.run`."""
+        return {}
+
+    def _inputs(self, plan: Plan, lineup: Lineup) -> dict[str, Any]:
         """See `RunManifest.inputs`."""
-        settings = self.settings
-        inputs = plan.inputs() | {"agent": record(settings.agent), "model": record(settings.model)}
-        return inputs if settings.judge is None else inputs | {"judge": record(settings.judge)}
+        inputs, judge = plan.inputs() | dict(lineup.inputs), self.settings.judge
+        return inputs if judge is None else inputs | {"judge": record(judge)}
 
     async def _opened(self, inputs: dict[str, Any], source: SandboxSource, *, planned: int) -> RunFolder:
         """In a thread, for a run to go on with is read from its begin to its end."""
@@ -190,9 +222,13 @@ class Job:
             ConfigError: one cannot be found, or needs a judge that is not given; or `sessions` is given for a
                 controller that has manifests of its own.
         """
-        found, sessions = find(self.settings.environment, self._places.environments), self.settings.sessions
+        found = find(self.settings.environment, self._places.environments)
         if not self._judge_elsewhere:
             check_judge(found, self.settings)
+        return self._of_sessions(found)
+
+    def _of_sessions(self, found: list[Environment]) -> list[Environment]:
+        sessions = self.settings.sessions
         if sessions is None:
             return found
         if self.settings.controller:
@@ -229,6 +265,37 @@ def check_judge(environments: Sequence[Environment], settings: Settings) -> None
         raise ConfigError(
             f"{needing[0]} is scored with the help of a model, and this run has none for it: add judge=openai "
             "judge.name=NAME, or another as for model= (judge=scripted replays the rows' gold judgements)"
+        )
+
+
+def check_prices(environments: Sequence[Environment], settings: Settings) -> None:
+    """
+    Raises:
+        ConfigError: the budget has a limit for what models cost, and one of them has no price.
+    """
+    if settings.runner.budget.cost is None:
+        return
+    priceless = ["model"] if settings.model.price is None else []
+    if any(environment.manifest.judge is not None for environment in environments):
+        priceless += ["judge"] if settings.judge is None or settings.judge.price is None else []
+    if priceless:
+        raise ConfigError(
+            f"runner.budget.cost cannot be kept: the {priceless[0]} has no price; add what a million tokens cost, "
+            f"{priceless[0]}.price='{{input: 2, output: 8}}'"
+        )
+
+
+def check_left(before: RunManifest | None, settings: RunnerSettings) -> None:
+    """
+    Raises:
+        ConfigError: the run to go on with has used up this budget.
+    """
+    if before is None or (before.status == "finished" and not settings.retry_failed):
+        return
+    if reached := settings.budget.reached(before.used):
+        raise ConfigError(
+            f"the run's budget is used up ({reached}); go on with a larger one, which counts what was used before, "
+            f"such as runner.budget.{reached.limit}={reached.more}"
         )
 
 

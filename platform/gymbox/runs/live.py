@@ -11,8 +11,8 @@ from gymbox.errors import NotFound, Stage, nearest
 from gymbox.plan import Slot
 from gymbox.results import RunFolder
 from gymbox.rollout import RolloutResult
+from gymbox.run_control import RunControl
 from gymbox.runner import Watcher
-from gymbox.runs.control import RunControl
 from gymbox.runs.log import RunLog
 from gymbox.runs.view import RunView, State
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, ValidationError
 from gymbox.errors import Stage
 from gymbox.results import METRICS, ROLLOUTS, RunManifest, Score
 
-State = Literal["starting", "running", "paused", "stopping", "finished", "interrupted", "failed"]
+State = Literal["starting", "running", "paused", "stopping", "finished", "stopped", "interrupted", "failed"]
 
 
 class EnvironmentView(BaseModel):
@@ -70,7 +70,7 @@ class RunView(BaseModel):
 
     @property
     def over(self) -> bool:
-        return self.status in ("finished", "interrupted", "failed")
+        return self.status in ("finished", "stopped", "interrupted", "failed")
 
     @classmethod
     def of(
@@ -94,6 +94,7 @@ class RunView(BaseModel):
             "ended_at": manifest.ended_at,
             **more,
         }
+        fields["detail"] = fields.get("detail") or str(manifest.stopped_by or "")
         return cls(
             id=id or manifest.run,
             folder=str(folder),

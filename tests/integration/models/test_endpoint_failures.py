@@ -1,10 +1,12 @@
 """Endpoints: what they are asked, and what is made of their failures."""
 
 import asyncio
+import base64
 import json
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from aiohttp import web
@@ -300,3 +302,24 @@ def test_a_key_is_one_line_and_never_shown() -> None:
     asked = OpenAIModel.model_validate({"name": "m", "api_key": f"{SECRET}\n", "headers": {"X": "hush"}})
     assert asked.api_key is not None and asked.api_key.get_secret_value() == SECRET
     assert SECRET not in repr(asked) + asked.model_dump_json() and "hush" not in repr(asked)
+
+
+@pytest.mark.parametrize("shift", ["", "u:", "us:"])
+async def test_a_key_that_comes_back_encoded_is_not_shown_either(shift: str, stub: Any, http: HttpClient) -> None:
+    key = "k3y/with+all&kinds=of"
+    told = [
+        base64.b64encode(f"{shift}{key}".encode()).decode(),
+        base64.urlsafe_b64encode(f"{shift}{key}".encode()).decode(),
+        quote(key, safe=""),
+        key.encode().hex(),
+    ]
+    for text in (" ".join(told), "x" * 470 + told[0]):  # the second is cut short
+        stub.plays(answers_json({"error": {"message": text}}, 401))
+        with pytest.raises(ModelFailure) as failed:
+            await ChatModel.model_validate({"name": "m", "base_url": stub.url, "api_key": key}).responses(
+                PARAMS, Call(http)
+            )
+        shown = failed.value.detail
+        assert "***" in shown
+        # of what stands at the edges, some bits are the neighbours'
+        assert not any(form[4:20] in shown for form in told)

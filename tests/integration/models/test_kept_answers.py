@@ -106,3 +106,30 @@ async def test_a_back_end_that_keeps_its_answers_is_asked_itself(stub: Any, http
         await api.responses.create(model="m", input="y", previous_response_id=first.id)
         assert [item["role"] for item in stub.bodies[-1]["input"]] == ["user", "assistant", "user"]
         assert "previous_response_id" not in stub.bodies[-1]
+
+
+@pytest.mark.parametrize("rollout", ["x" * 129, "a b", "../r", "r\xe9"])
+async def test_a_header_that_names_no_rollout_is_refused_by_name(rollout: str, stub: Any, http: HttpClient) -> None:
+    stub.plays(*answers())
+    async with listener(ChatModel(name="m", base_url=stub.url), http) as served:
+        for path, body in (("responses", {"input": "x"}), ("messages", {"messages": [], "max_tokens": 1})):
+            headers = {"X-Gymbox-Rollout": rollout}
+            refused = await http.request("POST", f"{served.url}/v1/{path}", json=body, headers=headers)
+            assert refused.status == 422 and "X-Gymbox-Rollout" in refused.json()["error"]["message"]
+            assert len(refused.body) < 2000
+    assert stub.calls == 0
+
+
+async def test_callers_with_keys_of_their_own_in_x_api_key_do_not_see_each_others_answers(
+    stub: Any, http: HttpClient
+) -> None:
+    stub.plays(*answers())
+    async with listener(ChatModel(name="m", base_url=stub.url), http) as served:
+
+        async def ask(key: str, **body: Any) -> Any:
+            headers = {"x-api-key": key}
+            return await http.request("POST", f"{served.url}/v1/responses", json=body, headers=headers)
+
+        first = (await ask("one", input="secret")).json()["id"]
+        assert (await ask("two", input="x", previous_response_id=first)).status == 404
+        assert (await ask("one", input="x", previous_response_id=first)).status == 200

@@ -38,6 +38,10 @@ class Server:
         self.inside = 0
         self.most = 0
         self.came = asyncio.Condition()
+        self.listed = 404
+        """Status of its list of models; 0: it does not answer."""
+        self.looks: list[str | None] = []
+        """Keys of those who asked for that."""
 
     @property
     def calls(self) -> int:
@@ -59,9 +63,21 @@ class Server:
         finally:
             self.inside -= 1
 
+    async def list_models(self, request: web.Request) -> web.Response:
+        async with self.came:
+            self.looks.append(request.headers.get("Authorization"))
+            self.came.notify_all()
+        if not self.listed:
+            await asyncio.Event().wait()
+        return web.json_response({"data": []}, status=self.listed)
+
     async def has(self, calls: int) -> None:
         async with asyncio.timeout(30), self.came:
             await self.came.wait_for(lambda: self.calls >= calls)
+
+    async def was_looked_at(self, times: int) -> None:
+        async with asyncio.timeout(30), self.came:
+            await self.came.wait_for(lambda: len(self.looks) >= times)
 
 
 @asynccontextmanager
@@ -71,6 +87,7 @@ async def serving(*names: str) -> AsyncIterator[list[Server]]:
         for server in servers:
             app = web.Application()
             app.router.add_post("/v1/chat/completions", server.handle)
+            app.router.add_get("/v1/models", server.list_models)
             runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
             stack.push_async_callback(runner.cleanup)
             await runner.setup()

@@ -81,3 +81,18 @@ async def test_what_a_sandbox_held_cannot_be_scored_again(gymbox: Gymbox) -> Non
     assert forced.code == 0, forced.err
     assert "unsafe_new: 2 of 2 rollouts; 2 scored anew, 2 changed, 0 copied  (unsafe" in forced.out
     assert all(line["reverified"]["unsafe"] for line in gymbox.lines("unsafe_new"))
+
+
+async def test_a_run_tells_how_to_have_a_page_about_it(gymbox: Gymbox) -> None:
+    ended = await gymbox.run(
+        "environment=counter,weather", "model=scripted", "provider=process", "runner.limit=2", "runner.repeats=2",
+        "runner.output=old",
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    [command] = [line for line in ended.out.splitlines() if line.startswith("report ")]
+    assert await gymbox.shell(f"{command.removeprefix('report')} --format all") == 0
+    assert (gymbox.folder / "old" / "report.html").read_text().endswith("</html>\n")
+    [run] = gymbox.read("old", "report.json")["runs"]
+    assert run["summary"]["total"]["scored"] == 8
+    assert sum(run["plots"][""]["timeline"]["scored"]) == 8
+    assert sum(run["plots"]["weather"]["rewards"]["counts"]) == 4

@@ -50,7 +50,10 @@ async def test_a_judge_that_is_mistyped_or_not_told_its_name_is_refused(gymbox) 
 async def test_a_judge_that_cannot_be_reached_is_an_error_and_ends_the_run_early(gymbox) -> None:
     dead = ("judge=openai", "judge.name=grader", "judge.base_url=http://127.0.0.1:9/v1", "judge.pause=0.01")
     gymbox.variables["OPENAI_API_KEY"] = "sk-secret-of-the-judge"
-    ended = await gymbox.run(*COMMON, *dead, "runner.give_up_after=1")
+    ended = await gymbox.run(*COMMON, *dead, "runner.ready_timeout=0.1")
+    assert ended.code == 2 and "model 'grader' at http://127.0.0.1:9/v1/models could not be" in ended.err
+    assert not (gymbox.folder / "out").exists()
+    ended = await gymbox.run(*COMMON, *dead, "runner.ready_timeout=0", "runner.give_up_after=1")
     assert ended.code == 1
     assert {line["error"]["kind"] for line in gymbox.lines("out")} == {"judge_failed"}
     assert {line["reward"] for line in gymbox.lines("out")} == {None}

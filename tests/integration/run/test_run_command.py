@@ -155,7 +155,7 @@ async def test_a_dead_endpoint_is_a_typed_error_and_never_a_reward(gymbox: Gymbo
         closed.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
 
-        ended = await gymbox.run(
+        words = (
             "environment=counter",
             "provider=process",
             "model=openai",
@@ -165,6 +165,7 @@ async def test_a_dead_endpoint_is_a_typed_error_and_never_a_reward(gymbox: Gymbo
             "runner.limit=2",
             "runner.output=out",
         )
+        ended = await gymbox.run(*words, "runner.ready_timeout=0")
 
     assert ended.code == 1
     for line in gymbox.lines("out"):
@@ -172,6 +173,25 @@ async def test_a_dead_endpoint_is_a_typed_error_and_never_a_reward(gymbox: Gymbo
         assert (line["error"]["stage"], line["error"]["kind"]) == ("agent", "model_unavailable")
     assert "first model_unavailable" in ended.err and address in ended.err
     assert "2 × model_unavailable, such as " in ended.out and "–" in ended.out
+
+    again = await gymbox.run(*words, "runner.resume=true")
+    assert again.code == 1 and "waiting for it" not in again.err, "there is nothing left to ask it"
+
+
+async def test_a_model_that_does_not_answer_is_told_before_anything_is_started(gymbox: Gymbox) -> None:
+    ended = await gymbox.run(
+        "environment=counter",
+        "provider=process",
+        "model=openai",
+        "model.name=m",
+        "model.base_url=http://127.0.0.1:9/v1",
+        "runner.ready_timeout=0.1",
+        "runner.output=out",
+    )
+
+    assert ended.code == 2
+    assert "model 'm' at http://127.0.0.1:9/v1/models could not be reached" in ended.err
+    assert not (gymbox.folder / "out").exists()
 
 
 async def test_a_finished_run_is_not_overwritten(gymbox: Gymbox) -> None:

@@ -49,6 +49,29 @@ def test_environment_is_a_list_of_names_or_folders(given: str, names: tuple[str,
     assert compose([f"environment={given}", "model=scripted"]).environment == names
 
 
+def test_agents_have_names_and_fields_of_their_own_and_are_recorded() -> None:
+    found = settings("agents.one=tool_loop", "agents.one.max_steps=3", "agents.b-2=single_turn", "models.one=scripted")
+
+    assert found.agents == {"one": ToolLoop(max_steps=3), "b-2": SingleTurn()}
+    told = found.record()
+    assert told["agents"]["one"]["max_steps"] == 3 and set(told["models"]) == {"one"}
+    assert "agents" not in settings().record()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("agents.one=tool_lop", "there is no agent 'tool_lop'; did you mean 'tool_loop'"),
+        ("agents.one.max_steps=3", "agents.one has no _target_; choose one with agents.one=NAME"),
+        ("agents.one={_target_: gymbox.models.scripted.ScriptedModel}", "ScriptedModel is no Agent"),
+        ("agents._one=tool_loop", "agents._one"),
+        ("agent.skills=nowhere", "skills: the skills in nowhere cannot be read"),
+    ],
+)
+def test_an_agent_that_cannot_be_is_told(override: str, message: str) -> None:
+    assert message in refusal(override)
+
+
 @pytest.mark.parametrize("group", ["agent", "model", "provider"])
 def test_every_shipped_choice_can_be_composed(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for choice, kind in shipped(group).items():

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from gymbox import dataset_index
 from gymbox.dataset_index import Index, index_of
+from gymbox.datasets.templates import Prompt, Template
 from gymbox.errors import ConfigError
+from gymbox.row_check import MAX_AGENTS, Mentions
 
 GOOD = {"responses_create_params": {"input": "hello"}}
 
@@ -28,9 +30,9 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def index(path: Path, cache: Path | None = None) -> Index:
+def index(path: Path, cache: Path | None = None, prompt: Prompt | None = None) -> Index:
     with path.open("rb") as file:
-        return index_of(path, file, ["expected"], cache)
+        return index_of(path, file, ["expected"], cache, prompt)
 
 
 def test_parts_make_the_same_index_as_one_look(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,3 +128,49 @@ def test_a_check_whose_process_dies_is_an_error(path: Path, monkeypatch: pytest.
 
     with pytest.raises(ConfigError, match="ended with 1"):
         index(path)
+
+
+def test_agents_that_rows_name_are_counted_over_all_parts_and_remembered(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{**GOOD, "agent": f"agent-{number % 3}"} if number % 4 else GOOD for number in range(400)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    found = index(path, tmp_path / "cache")
+
+    assert found.agents == {
+        "agent-1": Mentions(line=2, rows=100),
+        "agent-2": Mentions(line=3, rows=100),
+        "agent-0": Mentions(line=4, rows=100),
+    }
+    monkeypatch.setattr(dataset_index, "scan", None)
+    assert index(path, tmp_path / "cache") == found
+
+
+def test_of_a_great_many_names_of_agents_only_some_are_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset_index, "PART", 1 << 40)
+    rows = [{**GOOD, "agent": f"agent-{number}"} for number in range(MAX_AGENTS + 50)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]))
+
+    agents = index(path).agents
+
+    assert len(agents) == MAX_AGENTS and agents["agent-0"].rows == 2
+
+
+def test_every_part_is_filled_in_by_the_prompt_and_another_prompt_is_checked_anew(path: Path, tmp_path: Path) -> None:
+    path.write_text("".join(json.dumps({"q": "x" if number != 150 else None}) + "\n" for number in range(200)))
+
+    found = index(path, tmp_path / "cache", Prompt(Template(user="{q}"), "1"))
+
+    assert [(fault.line, fault.field) for fault in found.faults.shown] == [(151, "q")]
+    assert not index(path, tmp_path / "cache", Prompt(Template(user="always"), "2")).faults.count
+    assert index(path, tmp_path / "cache", Prompt(Template(user="{p}"), "3")).faults.count == 200
+
+
+def test_what_is_remembered_and_damaged_is_not_believed(path: Path, tmp_path: Path) -> None:
+    found = index(path, tmp_path / "cache")
+    [entry] = (tmp_path / "cache").iterdir()
+    whole = entry.read_bytes()
+    for damage in (b"", b"{}\n", b"[]\n" + b"0" * 16, whole[:-8], whole.replace(b"a", b"b", 1)):
+        entry.write_bytes(damage)
+        assert index(path, tmp_path / "cache") == found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,22 @@ def run(tmp_path: Path) -> Callable[..., Path]:
     """Write a run of these lines."""
 
     def make(
-        *lines: dict[str, Any], name: str = "run", rows: int | None = None, repeats: int = 1, dataset: str = "d1"
+        *lines: dict[str, Any],
+        name: str = "run",
+        rows: int | None = None,
+        repeats: int = 1,
+        dataset: str = "d1",
+        agents: Sequence[str] = (),
+        crossed: bool = False,
     ) -> Path:
         environments = sorted({each["environment"] for each in lines}) or ["counter"]
         count = rows if rows is not None else len({each["task_id"] for each in lines})
         told = {each: {"digest": "e1", "dataset": dataset, "rows": count} for each in environments}
-        inputs = {"runner": {"limit": None, "repeats": repeats, "shard": None}, "environments": told}
+        runner = {"limit": None, "repeats": repeats, "shard": None, **({"cross_agents": True} if crossed else {})}
+        inputs: dict[str, Any] = {"runner": runner, "environments": told}
+        if agents:
+            inputs["agents"] = {agent: {} for agent in agents if agent != "agent"}
+            inputs |= {"agent": {}} if "agent" in agents else {}
 
         async def write() -> None:
             folder = RunFolder.open(tmp_path / name, inputs=inputs, settings={}, planned=count * repeats, resume=False)
@@ -48,7 +59,8 @@ def run(tmp_path: Path) -> Callable[..., Path]:
                 await folder.add(each)
             await folder.close("finished")
 
-        asyncio.run(write())
+        with ThreadPoolExecutor() as thread:  # of its own: a browser's driver may have a loop in this one
+            thread.submit(asyncio.run, write()).result()
         return tmp_path / name
 
     return make

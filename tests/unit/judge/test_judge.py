@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -26,6 +27,8 @@ class Says(Model):
     _answers: list[Any] = PrivateAttr(default_factory=list)
     _calls: list[tuple[ResponsesParams, Call]] = PrivateAttr(default_factory=list)
     _opened: list[bool] = PrivateAttr(default_factory=list)
+    _at_once: list[int] = PrivateAttr(default_factory=lambda: [0])
+    """How many were asked at each moment, in the end none."""
 
     @classmethod
     def of(cls, *answers: Any) -> Says:
@@ -42,12 +45,15 @@ class Says(Model):
     async def responses(self, params: ResponsesParams, call: Call) -> Response:
         self._calls.append((params, call))
         answer = self._answers.pop(0)
+        self._at_once.append(self._at_once[-1] + 1)
+        await asyncio.sleep(0)
+        self._at_once.append(self._at_once[-1] - 1)
         if isinstance(answer, Exception):
             raise answer
         if isinstance(answer, dict):
             return Response.model_validate({"status": "completed", **answer})
         message = {"type": "message", "role": "assistant", "content": answer}
-        tokens = {"total_tokens": len(answer)}
+        tokens = {"output_tokens": len(answer), "total_tokens": len(answer)}
         return Response.model_validate({"status": "completed", "output": [message], "usage": tokens})
 
 
@@ -129,6 +135,31 @@ async def test_no_answer_is_longer_than_the_tokens_that_are_left() -> None:
     model = Says.of("1234", "5")
     await answers(model, asked("a", max_output_tokens=100), asked("b", max_output_tokens=3), tokens=10)
     assert [params.max_output_tokens for params, _ in model._calls] == [10, 3]
+
+
+async def test_questions_asked_at_once_spend_no_more_than_the_tokens_of_a_verify() -> None:
+    bounded = Says.of(*["x" * 10] * 9)
+    with pytest.raises(JudgeFailed, match=r"used up the 35 tokens.*judge\.tokens"):
+        await answers(bounded, asked(*"abcdefghi", max_output_tokens=10), tokens=35)
+    assert len(bounded._calls) == 4 and max(bounded._at_once) == 3
+    assert [params.max_output_tokens for params, _ in bounded._calls] == [10, 10, 10, 5]
+    unbounded = Says.of(*["x" * 1000] * 9)
+    with pytest.raises(JudgeFailed, match="judge.tokens"):
+        await answers(unbounded, asked(*"abcdefghi"), tokens=5000)
+    # one, to know how long answers are; then as many at once as the rest has room for
+    assert len(unbounded._calls) == 5 and max(unbounded._at_once) == 4
+
+
+async def test_a_question_that_fails_gives_back_what_it_held() -> None:
+    model = Says.of(ModelFailure(ErrorKind.MODEL_BAD_RESPONSE, "nonsense"), "Yes.", "No.")
+    found = await answers(model, asked("a", "b", max_output_tokens=10), tokens=12)
+    assert [answer["text"] for answer in found] == ["Yes.", "No."]
+
+
+async def test_questions_wait_for_one_another_only_where_tokens_are_short() -> None:
+    model = Says.of(*["x"] * 9)
+    await answers(model, asked(*"abcdefghi"))
+    assert max(model._at_once) == 9
 
 
 @pytest.mark.parametrize(

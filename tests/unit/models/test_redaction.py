@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
-from gymbox.models.redaction import Redaction
+from gymbox.redaction import Redaction
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -75,9 +75,9 @@ def test_without_a_previous_response_nothing_changes() -> None:
 
 def test_another_caller_or_rollout_cannot_read_it() -> None:
     store = ResponseStore()
-    mine = scope_of("Bearer a", "r1")
+    mine = scope_of("Bearer a", "", "r1")
     store.keep(mine, "r", asked("secret"), said("1"))
-    for scope in (scope_of("Bearer b", "r1"), scope_of("Bearer a", "r2"), scope_of("", "")):
+    for scope in (scope_of("Bearer b", "", "r1"), scope_of("Bearer a", "", "r2"), scope_of("", "", "")):
         with pytest.raises(NotFound):
             store.answer(scope, "r")
         with pytest.raises(NotFound):
@@ -227,3 +227,9 @@ class Life(RuleBasedStateMachine):
 
 TestLife = Life.TestCase
 TestLife.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+
+
+def test_a_caller_is_known_by_its_key_in_whichever_header_it_brings_it() -> None:
+    mine = scope_of("", "a", "r")
+    assert mine == scope_of("Bearer a", "", "r") == scope_of("bearer a", "a", "r")
+    assert len({mine, scope_of("", "b", "r"), scope_of("Bearer a", "b", "r"), scope_of("", "", "r")}) == 4

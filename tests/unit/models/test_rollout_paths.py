@@ -1,7 +1,7 @@
 """Paths that begin with a rollout."""
 
 import pytest
-from gymbox.models.rollout_paths import RolloutPaths, rollout_in
+from gymbox.models.rollout_paths import RolloutPaths, is_rollout, rollout_in
 from starlette.types import Receive, Scope, Send
 
 
@@ -65,3 +65,9 @@ async def test_what_is_no_request_passes() -> None:
 
     await RolloutPaths(app)({"type": "lifespan"}, None, None)  # type: ignore[arg-type]
     assert found == [{"type": "lifespan"}]
+
+
+@pytest.mark.parametrize("id", ["", "a b", "a/b", "é", "a\n", "x" * 129])
+def test_what_no_path_can_name_is_no_rollout(id: str) -> None:
+    assert not is_rollout(id)
+    assert is_rollout("run.1_a~b-C") and is_rollout("x" * 128)

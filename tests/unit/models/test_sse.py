@@ -18,7 +18,7 @@ EVENTS = [
     ServerSentEvent("", id="7"),  # an id lasts until the next one
     ServerSentEvent("ü", id="7"),
     ServerSentEvent("\u2028 kept", id="7"),
-    ServerSentEvent("no empty line", id="7"),
+    ServerSentEvent("no empty line", id="7", ended=False),
 ]
 
 
@@ -55,6 +55,16 @@ async def stream(data: bytes) -> AsyncIterator[bytes]:
 async def test_objects_end_with_done_and_take_their_type_from_the_events_name() -> None:
     written = event_bytes({"text": "ü\n\u2028"}, event="named") + b"data:\n\n" + sse.DONE + b"data: {}\n\n"
     assert [found async for found in objects_in(stream(written))] == [{"text": "ü\n\u2028", "type": "named"}]
+
+
+@pytest.mark.parametrize("rest", [b'data: {"text": "b', b"event: x\ndata: ", b"dat", b'data: {"text": "\xc3'])
+async def test_an_object_that_the_stream_broke_off_in_is_none(rest: bytes) -> None:
+    whole = event_bytes({"text": "a"})
+    assert [found async for found in objects_in(stream(whole + rest))] == [{"text": "a"}]
+
+
+async def test_an_object_is_whole_though_the_line_after_it_is_missing() -> None:
+    assert [found async for found in objects_in(stream(b'data: {"text": "a"}'))] == [{"text": "a"}]
 
 
 @pytest.mark.parametrize(("data", "why"), [(b"data: [1]\n\n", "object"), (b"data: {nonsense\n\n", "no JSON")])

@@ -1,9 +1,14 @@
 """Sampled ids, from wherever engines put them: all three fields or none."""
 
+import json
 from typing import Any
 
 import pytest
 from gymbox.errors import Invalid
+from gymbox.models.chat_answers import chat_from_response, response_from_chat
+from gymbox.models.chat_requests import chat_from_params
+from gymbox.models.messages_answers import messages_from_response, response_from_messages
+from gymbox.models.openai import request_body
 from gymbox.models.token_ids import (
     echo_token_ids,
     mask_reason,
@@ -143,3 +148,26 @@ def test_the_last_sampled_turn_brings_its_ids_back() -> None:
     # where turns and messages do not match up, no ids are better than wrong ones
     assert echo_token_ids(messages[:2], items) == messages[:2]
     assert echo_token_ids([], ResponsesParams.model_validate({"input": "x"}).items) == []
+
+
+CALLED = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize("place", ["message", "choice"])
+def test_the_experts_of_each_token_stay_with_the_ids_and_do_not_go_back_to_the_model(place: str) -> None:
+    experts = [[[0, 3]], [[1, 2]]]
+    message = {"role": "assistant", "content": "so", "tool_calls": [CALLED], **ALL}
+    choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    (message if place == "message" else choice)["routed_experts"] = experts
+    usage = {"prompt_tokens": 2, "completion_tokens": 2, "total_tokens": 4}
+    response = response_from_chat({"choices": [choice], "usage": usage}, token_ids=True)
+    said, call = (item.dump() for item in response.output)
+    assert call["routed_experts"] == experts and "routed_experts" not in said
+    assert chat_from_response(response)["choices"][0]["message"] == {**message, "routed_experts": experts}
+    back = response_from_messages(messages_from_response(response)).output[-1]
+    assert back.dump()["routed_experts"] == experts
+
+    result = {"type": "function_call_output", "call_id": "a", "output": "1"}
+    params = ResponsesParams.model_validate({"input": [said, call, result]})
+    sent = [chat_from_params(params, reasoning_field=None), request_body(params, {})]
+    assert "routed_experts" not in json.dumps(sent)

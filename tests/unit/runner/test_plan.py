@@ -42,7 +42,16 @@ def test_a_heavier_environment_has_more_turns_evenly_spread(environment: Make) -
     assert order.count("f") == order.count("s") == 6
 
 
-@pytest.mark.parametrize("setting", [{"limit": {"frist": 1}}, {"repeats": {"frist": 1}}, {"weights": {"frist": 1}}])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"limit": {"frist": 1}},
+        {"repeats": {"frist": 1}},
+        {"weights": {"frist": 1}},
+        {"params_of": {"frist": {}}},
+        {"prompt": {"frist": "x.yaml"}},
+    ],
+)
 def test_a_setting_for_an_environment_that_is_not_there_is_refused(environment: Make, setting: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="no environment 'frist'; did you mean 'first'"):
         Plan([environment(row(), name="first")], RunnerSettings(**setting))
@@ -74,6 +83,18 @@ def test_every_request_gets_what_the_settings_say(environment: Make) -> None:
     assert [slot.row.fields["responses_create_params"] for slot in found] == [
         {"input": "add 1", "temperature": 0.2, "seed": seed} for seed in (40, 41)
     ]
+
+
+def test_one_environment_may_be_asked_in_another_way(environment: Make) -> None:
+    first, second = environment(row(), name="first"), environment(row(), name="second")
+    settings = {"params": {"temperature": 1, "top_p": 0.5}, "params_of": {"second": {"temperature": 0}}}
+
+    asked = {
+        slot.environment.name: slot.row.fields["responses_create_params"] for slot in slots(first, second, **settings)
+    }
+
+    assert asked["first"] == {"input": "add 1", "temperature": 1, "top_p": 0.5}
+    assert asked["second"] == {"input": "add 1", "temperature": 0, "top_p": 0.5}
 
 
 def test_attempts_go_by_the_kind_of_error(environment: Make) -> None:

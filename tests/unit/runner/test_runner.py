@@ -14,8 +14,8 @@ from gymbox.http import HttpClient
 from gymbox.plan import Plan, RunnerSettings, Slot
 from gymbox.results import RunFolder, WriteFailed
 from gymbox.rollout import RolloutResult
-from gymbox.runner import Summary, run
-from gymbox.runs.control import RunControl
+from gymbox.run_control import RunControl
+from gymbox.runner import Player, Summary, run
 
 from .conftest import CountingAgent, FailingAgent, MemoryController, SilentModel, row
 
@@ -45,14 +45,15 @@ class Bench:
         self,
         *environments: Environment,
         control: RunControl | None = None,
+        players: dict[str, Player] | None = None,
         **settings: Any,
     ) -> Summary:
         chosen = RunnerSettings(**settings)
         async with HttpClient() as http:
-            with Plan(environments, chosen) as plan:
+            with Plan(environments, chosen, agents=players or {}) as plan:
                 folder = RunFolder.open(
                     self.output,
-                    inputs=plan.inputs(),
+                    inputs=plan.inputs() | ({"agents": {name: {} for name in players}} if players else {}),
                     settings={},
                     planned=len(plan),
                     resume=chosen.resume,
@@ -67,6 +68,7 @@ class Bench:
                     folder,
                     watcher=self,
                     control=control,
+                    players=players,
                     retry_pause=0.001,
                 )
 

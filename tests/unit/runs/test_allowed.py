@@ -38,6 +38,8 @@ def test_components_and_their_fields_may_be_chosen() -> None:
         ("model.name=${oc.env:HOME}", "neither"),
         ("model=../../secret", "is no choice"),
         ("agent={_target_: x}", "neither"),
+        ("agent.skills=/root", "names a folder of the server"),
+        ("agents.a=tool_loop", "cannot be set"),
         ("judge=[a,b]", "is no choice"),
         ("runner=default", "runner= cannot be set"),
         ("runner.output=/etc", "set by the server itself"),
@@ -63,6 +65,9 @@ def test_files_may_be_named_only_where_the_runs_are(tmp_path: Path) -> None:
     for path in ("/etc/passwd", f"{tmp_path}/../other"):
         with pytest.raises(ConfigError, match="no others"):
             check([*base, f"model.cassette={path}"], files=tmp_path)
+    for prompt in ("runner.prompt=/etc/passwd", "runner.prompt={counter: /etc/passwd}"):
+        with pytest.raises(ConfigError, match=r"runner\.prompt: .* no others"):
+            check(["environment=counter", "model=scripted", prompt], files=tmp_path)
     with pytest.raises(ConfigError, match=r"model\.datasets: .* no others"):
         check(["environment=counter", "model=scripted", "model.datasets=[/etc/passwd]"], files=tmp_path)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -12,6 +13,10 @@ from urllib.parse import quote, quote_plus
 
 SHORTEST = 6
 """Characters. What is shorter (`EMPTY`, as keys of local servers often are) would take harmless text with it."""
+
+BEGINNING = 12
+"""Characters of a longer secret that are not shown either: more than the beginnings that all keys of a provider have
+in common."""
 
 
 class Redaction:
@@ -25,7 +30,7 @@ class Redaction:
         self._marks: dict[str, str] = {}
         for secret in secrets:
             if len(secret) >= SHORTEST:
-                self._marks |= dict.fromkeys(_forms(secret), _mark(secret))
+                self._marks |= dict.fromkeys(forms_of(secret), mark_of(secret))
         longest_first = sorted(self._marks, key=len, reverse=True)
         self._found = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
@@ -57,8 +62,24 @@ class Redaction:
         return any(self.is_in("".join(texts)) for texts in joined.values())
 
 
-def _mark(secret: str) -> str:
+def mark_of(secret: str) -> str:
+    """What stands in the place of a secret."""
     return f"[redacted {hashlib.sha256(secret.encode('utf-8', 'replace')).hexdigest()[:8]}]"
+
+
+def forms_of(secret: str) -> list[str]:
+    """How a secret may stand in a text, the longest first; see `Redaction`."""
+    return sorted(set(_forms(secret)), key=len, reverse=True)
+
+
+def without(text: str, secret: str) -> str:
+    """A text for people without a secret in any of its forms, also where it was cut off in the midst of one."""
+    for form in forms_of(secret):
+        text = text.replace(form, "***")
+        while len(form) > BEGINNING and (at := text.find(form[:BEGINNING])) >= 0:
+            begun = os.path.commonprefix([text[at:], form])
+            text = f"{text[:at]}***{text[at + len(begun) :]}"
+    return text
 
 
 def _forms(secret: str) -> Iterator[str]:

@@ -1,0 +1,36 @@
+"""Outcome: what an agent did, or why it failed, with what only its model's account knows of it."""
+
+from __future__ import annotations
+
+from gymbox_sandbox.responses import Response
+from gymbox_sandbox.tasks import Task
+
+from gymbox.agents import Agent, Tools
+from gymbox.errors import ModelFailure, Problem
+from gymbox.models import BoundModel
+
+
+async def outcome_of(agent: Agent, task: Task, model: BoundModel, tools: Tools) -> Response:
+    """The agent's trajectory. Its `usage` is the sum of what the model answered, where the agent gives none or a
+    client of its own made the calls, which rarely adds them up; an unknown sum replaces nothing.
+
+    Raises:
+        ModelFailure: the agent failed, and before that its model had: of the model's kind, with the agent's own words
+            first. An agent's client knows that failure only as an HTTP error of some library.
+        Exception: what else the agent raised.
+    """
+    try:
+        response = await agent.run(task, model, tools)
+    except (Problem, TimeoutError):
+        raise  # of a kind already
+    except Exception as error:
+        failure = model.account.failure
+        if failure is None:
+            raise
+        text = f"{type(error).__name__}: {error}"
+        cause = "" if failure.detail in text else f" (its model: {failure.detail})"
+        raise ModelFailure(failure.rollout_kind, f"{text}{cause}", retry_after=failure.retry_after) from error
+    usage = model.account.usage
+    if usage is None or (response.usage is not None and not model.account.by_endpoint):
+        return response
+    return response.model_copy(update={"usage": usage})

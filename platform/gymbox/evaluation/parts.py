@@ -1,0 +1,130 @@
+"""Parts: what is kept of a run's environments, agents and subsets while its lines go by."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from gymbox.evaluation.rollouts import Rollout, RunReader
+from gymbox.evaluation.tallies import Sums, Tally
+from gymbox.plan import RunnerSettings
+
+
+class Planned(NamedTuple):
+    """Of an environment, or an agent's of it: how many tasks, and the rollouts of each."""
+
+    tasks: int
+    repeats: int
+
+    @property
+    def rollouts(self) -> int:
+        return self.tasks * self.repeats
+
+
+@dataclass
+class Part:
+    """What is read of an environment, of an agent's share of it, or of a subset of its tasks."""
+
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    sums: Sums = field(default_factory=Sums)
+
+    def add(self, rollout: Rollout, answer: str | None) -> Tally:
+        """Count a rollout; the tally of its task."""
+        tally = self.tallies.setdefault(rollout.task, Tally())
+        self.sums.add(rollout)
+        tally.lines += 1
+        if rollout.reward is not None:
+            tally.rewards.append(rollout.reward)
+            if answer:
+                tally.votes.append((_vote(rollout.at(answer)), rollout.reward))
+        else:
+            tally.errors[rollout.error or "no_reward"] += 1
+        return tally
+
+
+@dataclass
+class Parts:
+    """A run, taken apart in three ways. A subset shares the tallies of its environment."""
+
+    environments: dict[str, Part] = field(default_factory=dict)
+    agents: dict[str, dict[str, Part]] = field(default_factory=dict)
+    """By environment and agent, where the run has several."""
+    subsets: dict[str, dict[str, Part]] = field(default_factory=dict)
+
+    def of_agent(self, agent: str) -> dict[str, Part]:
+        """An agent's share of each environment, as far as it has lines there, or was planned to."""
+        return {name: found[agent] for name, found in self.agents.items() if agent in found}
+
+
+def parts_of(reader: RunReader, by: str | None = None, answer: str | None = None) -> Parts:
+    """What the lines of a run tell, read once.
+
+    Args:
+        by: dotted path of a field whose values tell subsets apart.
+        answer: dotted path of the answer, for votes.
+
+    Raises:
+        ConfigError: a line is damaged.
+    """
+    parts, several = Parts(), bool(reader.agents)
+    for rollout in reader:
+        name = rollout.environment
+        tallies = [parts.environments.setdefault(name, Part()).add(rollout, answer)]
+        if several:
+            share = parts.agents.setdefault(name, {}).setdefault(rollout.agent or "(none)", Part())
+            tallies.append(share.add(rollout, answer))
+        if by:
+            value = rollout.at(by)
+            for tally in tallies:
+                tally.subset = "(none)" if value is None else str(value)
+            subset = parts.subsets.setdefault(name, {}).setdefault(str(tallies[0].subset), Part())
+            subset.tallies[rollout.task] = tallies[0]
+            subset.sums.add(rollout)
+    return parts
+
+
+def planned_of(reader: RunReader, *, of_each_agent: bool = False) -> dict[str, Planned]:
+    """What each environment was planned to have, as the manifest says; or, of a run with several agents, each agent of
+    it. Empty where that is not told: so for agents that were chosen by rows."""
+    if reader.manifest is None or not reader.manifest.inputs.get("environments"):
+        return {}
+    of_each_agent = of_each_agent or reader.agent is not None
+    if of_each_agent and not reader.crossed:
+        return {}
+    runner = reader.manifest.inputs.get("runner") or {}
+    kept = {name: runner[name] for name in ("limit", "repeats", "shard") if runner.get(name) is not None}
+    settings, planned = RunnerSettings.model_validate(kept), {}
+    times = len(reader.agents) if reader.crossed and not of_each_agent else 1
+    for name, told in reader.manifest.inputs["environments"].items():
+        if "rows" in told:
+            tasks = settings.of_shard(range(settings.tasks_of(name, told["rows"])))
+            planned[name] = Planned(len(tasks), settings.repeats_of(name) * times)
+    return planned
+
+
+def pad(parts: dict[str, Part], planned: Mapping[str, Planned]) -> None:
+    """Enter what was planned and never done."""
+    for name, (count, repeats) in planned.items():
+        tallies = parts.setdefault(name, Part()).tallies
+        for tally in tallies.values():
+            tally.padding = max(0, repeats - tally.lines)
+        for number in range(count - len(tallies)):
+            tallies[f"(not done {number + 1})"] = Tally(padding=repeats)
+
+
+def pad_agents(parts: Parts, reader: RunReader) -> dict[str, Planned]:
+    """The same for each agent of a run with several; what was planned for each."""
+    planned = planned_of(reader, of_each_agent=True)
+    for agent in reader.agents:
+        shares = parts.of_agent(agent)
+        pad(shares, planned)
+        for name, share in shares.items():
+            parts.agents.setdefault(name, {})[agent] = share
+    return planned
+
+
+def _vote(answer: Any) -> Hashable | None:
+    if answer is None or (isinstance(answer, str) and not answer.strip()):
+        return None
+    return answer.strip() if isinstance(answer, str) else repr(answer)

@@ -1,0 +1,116 @@
+"""Accounts: what the calls of one rollout came to: the tokens of their answers, and how the last of them failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gymbox_sandbox.responses import Usage
+
+from gymbox.errors import ModelFailure
+from gymbox.models.events import TERMINAL, Event, failure_in
+from gymbox.models.prices import Spent, spent_in
+
+
+class Account:
+    """Of one rollout's calls of its model, whoever made them: its agent by `BoundModel`, or a client of the agent's at
+    the rollout's endpoint.
+
+    `failure` is that of a call, where none that began later was answered: what an agent that fails then stumbled over.
+    Calls that were refused before they reached the model, and such as their caller gave up, change nothing.
+    """
+
+    def __init__(self) -> None:
+        self.failure: ModelFailure | None = None
+        self.by_endpoint = False
+        """Whether calls came by the rollout's endpoint, so that the agent may not know what they took."""
+        self._begun = self._until = 0
+        self._answered = self._untold = 0
+        self._spent = Spent()
+
+    @property
+    def usage(self) -> Usage | None:
+        """The tokens of all answers; None where there was none, or one did not tell."""
+        if not self._answered or self._untold:
+            return None
+        spent = self._spent
+        return Usage.model_validate(
+            {
+                "input_tokens": spent.input_tokens,
+                "output_tokens": spent.output_tokens,
+                "total_tokens": spent.input_tokens + spent.output_tokens,
+                "input_tokens_details": {"cached_tokens": spent.cached_tokens},
+                "output_tokens_details": {"reasoning_tokens": spent.reasoning_tokens},
+            }
+        )
+
+    @contextmanager
+    def entry(self) -> Iterator[Entry]:
+        """A call as long as the block lasts; tell the entry what comes of it."""
+        self._begun += 1
+        number, entry = self._begun, Entry()
+        try:
+            yield entry
+        except ModelFailure as failure:
+            entry.failure = failure
+            raise
+        finally:
+            if entry.failure is not None:
+                self.failure, self._until = entry.failure, self._begun
+            elif entry.is_answered:
+                self._count(entry.usage)
+                if number > self._until:
+                    self.failure = None
+
+    def _count(self, usage: Any) -> None:
+        spent = spent_in({"usage": usage})
+        self._answered += 1
+        if spent is None:
+            self._untold += 1
+            return
+        had = self._spent
+        self._spent = Spent(**{name: getattr(had, name) + count for name, count in spent.model_dump().items()})
+
+
+class Entry:
+    """One call of an account."""
+
+    def __init__(self) -> None:
+        self.failure: ModelFailure | None = None
+        self.is_answered = False
+        self.usage: Any = None
+
+    def answered(self, usage: Any) -> None:
+        """It was, with these tokens, as its dialect tells them; None where it tells none."""
+        self.is_answered, self.usage = True, usage
+
+    def saw_event(self, event: Event) -> None:
+        """An event of a Responses stream went by."""
+        if event["type"] == "response.failed":
+            self.failure = failure_in(event["response"], "")
+        elif event["type"] in TERMINAL:
+            self.answered(event["response"].get("usage"))
+
+    def saw_chunk(self, chunk: Event) -> None:
+        """A chunk of a Chat stream went by."""
+        if chunk.get("error"):
+            self.failure = failure_in(chunk, "")
+        self.usage = chunk.get("usage") or self.usage
+        if any(choice.get("finish_reason") for choice in chunk.get("choices") or []):
+            self.is_answered = True
+
+    def saw_message_event(self, event: Event) -> None:
+        """An event of a Messages stream went by."""
+        kind = event.get("type")
+        told = event.get("message") if kind == "message_start" else event
+        usage = told.get("usage") if isinstance(told, dict) else None
+        if isinstance(usage, dict):
+            # what the last event does not repeat, the first has told
+            self.usage = {**(self.usage or {}), **{name: count for name, count in usage.items() if count is not None}}
+        if kind == "error":
+            error = event.get("error")
+            code = error.get("rollout_kind") or error.get("type") if isinstance(error, dict) else None
+            self.failure = failure_in({"error": {**error, "code": code} if isinstance(error, dict) else error}, "")
+        elif kind == "message_stop":
+            self.is_answered = True

@@ -1,0 +1,29 @@
+"""Readiness: whether a run's models answer at all, asked before anything starts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from gymbox.errors import ConfigError, Problem
+from gymbox.http import HttpClient
+from gymbox.models import Model
+
+
+async def until_ready(models: Iterable[Model | None], http: HttpClient, timeout: float) -> None:
+    """Return once these models answer; None needs no waiting for, nor does any where `timeout` is 0.
+
+    Raises:
+        ConfigError: one does not, for `timeout` seconds.
+    """
+    if not timeout:
+        return
+    tasks = [asyncio.create_task(model.ready(http, timeout)) for model in models if model is not None]
+    try:
+        await asyncio.gather(*tasks)
+    except Problem as error:
+        raise ConfigError(error.detail) from error
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -63,6 +63,7 @@ __all__ = [
     "ToolError",
     "Unauthorized",
     "Unavailable",
+    "first_line",
     "from_wire",
     "nearest",
 ]
@@ -129,6 +130,8 @@ class ErrorKind(StrEnum):
     """`verify` returned what is no finite number."""
     TIMED_OUT = "timed_out"
     """The stage, or the whole rollout, took longer than `timeouts` allow."""
+    CANCELLED = "cancelled"
+    """Whoever asked for it did not want it any more; see the Python API."""
     INVALID_TASK = "invalid_task"
     """The row is no task that the environment takes."""
     INTERNAL = "internal"
@@ -287,6 +290,11 @@ def by_this_python(module: str) -> str:
 
 LONGEST_NAME = 200
 """Characters of a mistyped name that are looked at."""
+
+
+def first_line(error: BaseException) -> str:
+    """Of what an exception says; its type where it says nothing."""
+    return next((line for line in str(error).split("\n") if line.strip()), type(error).__name__)
 
 
 def nearest(name: str, known: list[str]) -> str:

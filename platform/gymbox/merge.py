@@ -9,10 +9,12 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from gymbox.artifacts import ARTIFACTS, ArtifactStore
+from gymbox.budget import Used
 from gymbox.errors import ConfigError
 from gymbox.models.cassettes import CALLS, JUDGE_CALLS
 from gymbox.results import FAILURES, MANIFEST, METRICS, ROLLOUTS, RunManifest, Scores, manifest_in, written
@@ -147,6 +149,8 @@ def _write(shards: Sequence[Shard], folder: Path) -> RunManifest:
             "planned": sum(shard.manifest.planned for shard in shards),
             "done": scores.total.rollouts,
             "scored": scores.total.scored,
+            "used": reduce(Used.plus, (shard.manifest.used for shard in shards)),
+            "stopped_by": None,
             "started_at": min(shard.manifest.started_at for shard in shards),
             "ended_at": max(shard.manifest.ended_at or datetime.now(UTC) for shard in shards),
             "shards": [shard.manifest.run for shard in shards],

@@ -68,6 +68,8 @@ class RolloutResult(BaseModel):
     error: RolloutError | None = None
     response: Response | None = None
     sandbox: str | None = None
+    began: float | None = None
+    """Seconds since 1970 at which this attempt began."""
     timings: dict[str, float] = Field(default_factory=dict)
     """Seconds of each stage: provision, reset, agent, verify, total."""
     mask_sample: bool = False
@@ -93,6 +95,7 @@ async def run_rollout(
     `reverify: artifacts`.
     """
     result = RolloutResult(rollout_id=rollout_id, task_id=str(row.get("id", "")), environment=environment.name)
+    result.began = round(time.time(), 3)
     bound = BoundModel(model, http, rollout=rollout_id, gold=row.get("gold_replies"), endpoints=endpoints)
     public = environment.public(row)
     clock = _Clock(result.timings, entered)

@@ -1,4 +1,5 @@
-"""`gymbox eval`: the figures of runs, which of them does better, what their tasks are good for, and rewards anew."""
+"""`gymbox eval`: the figures of runs, which of them does better, a page about them, what their tasks are good for, and
+rewards anew."""
 
 from __future__ import annotations
 
@@ -10,8 +11,18 @@ import typer
 
 from gymbox.cli import Commands
 from gymbox.cli.convert import convert
-from gymbox.cli.figures import SHOWN, interval, print_comparison, print_figures, print_json, print_profile, table
+from gymbox.cli.figures import (
+    SHOWN,
+    interval,
+    policy,
+    print_comparison,
+    print_figures,
+    print_json,
+    print_profile,
+    table,
+)
 from gymbox.cli.readers import AsJson, Rename, Run_, reader_of
+from gymbox.cli.report import report
 from gymbox.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -25,7 +36,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Figures of runs, comparisons, profiles of tasks, and rewards anew.",
+    help="Figures of runs, comparisons, reports, profiles of tasks, and rewards anew.",
 )
 
 Folders = typer.Option(
@@ -36,7 +47,6 @@ Missing_ = typer.Option(
 )
 Success = typer.Option(1.0, "--success", help="A reward from which on a try has succeeded.")
 Level = typer.Option(0.95, "--level", min=0.5, max=0.9999, help="Of the intervals.")
-MISSING = ("excluded", "as_failure")
 app.command()(convert)
 
 
@@ -67,7 +77,7 @@ def metrics(
     reader = reader_of(run)
     found = summary(
         reader,
-        missing=_policy(missing),
+        missing=policy(missing),
         success=success,
         level=level,
         ks=k,
@@ -133,7 +143,7 @@ def compare(
 
     found = comparison(
         [reader_of(run, rename) for run in runs],
-        missing=_policy(missing),
+        missing=policy(missing),
         common=common,
         success=success,
         level=level,
@@ -144,6 +154,9 @@ def compare(
     else:
         print_comparison(found)
     raise typer.Exit(1 if fail_if_worse and found.worse else 0)
+
+
+app.command()(report)
 
 
 @app.command()
@@ -169,7 +182,7 @@ def profile(
         unstable=unstable,
         broken=broken,
         tries=tries,
-        missing=_policy(missing),
+        missing=policy(missing),
     )
     if as_json:
         print_json(found.model_dump(mode="json"))
@@ -273,12 +286,6 @@ async def _reverify(
                 limit=limit,
                 settings=settings.record(),
             )
-
-
-def _policy(missing: str) -> Any:
-    if missing not in MISSING:
-        raise ConfigError(f"--missing {missing}: {nearest(missing, list(MISSING))}")
-    return missing
 
 
 def _environments(names: list[str], folders: list[Path], *, needed: bool) -> dict[str, Environment]:

@@ -7,13 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from gymbox.errors import ConfigError, nearest
+
 if TYPE_CHECKING:
     from gymbox.evaluation.compare import Comparison, Difference
     from gymbox.evaluation.profile import Profile
     from gymbox.evaluation.summary import AtK, Figures, Summary
+    from gymbox.evaluation.tallies import Missing
 
+POLICIES: tuple[Missing, ...] = ("excluded", "as_failure")
 SHOWN = 10
 """Tasks of a list that are shown; --json has all."""
+
+
+def policy(missing: str) -> Missing:
+    """What --missing says.
+
+    Raises:
+        ConfigError: nothing that there is.
+    """
+    for known in POLICIES:
+        if missing == known:
+            return known
+    raise ConfigError(f"--missing {missing}: {nearest(missing, list(POLICIES))}")
 
 
 def print_figures(name: str, figures: Figures, summary: Summary, key: dict[str, Any], own: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import shlex
 import signal
@@ -45,7 +46,10 @@ def run_(
     gymbox run … runner.output=DIR runner.resume=true
     gymbox run … controller=http://127.0.0.1:8710
 
-    Exit code 0: every rollout has a reward. 1: some have an error. 2: nothing was started. 130: interrupted.
+    Runs that are there: gymbox run status, ls, tail, pause, resume, cancel (each with --help).
+
+    Exit code 0: every rollout has a reward. 1: some have an error. 2: nothing was started. 3: its budget is used up.
+    130: interrupted.
     """
     sys.path.append("")  # so that _target_ finds a class in the working directory
     handler = logs.setup(level="INFO" if verbose else "WARNING")
@@ -67,6 +71,8 @@ def run_(
             typer.echo(f"nemo     {summary.folder / NEMO_FOLDER / ROLLOUTS}")
     if summary.status == "interrupted":
         raise typer.Exit(128 + going.signal)
+    if summary.status == "stopped":
+        raise typer.Exit(3)
     raise typer.Exit(0 if summary.complete else 1)
 
 
@@ -105,6 +111,7 @@ class RunCommand:
 
     @contextmanager
     def _shown(self, plan: Plan, folder: RunFolder, source: SandboxSource) -> Iterator[Progress]:
+        gc.freeze()  # what start-up made is there to stay: no collection need look through it again
         with Progress(self._console, plan, folder, source.count) as progress:
             self._handler.setStream(sys.stderr)  # which the live display has replaced, so lines go above it
             try:

@@ -15,7 +15,7 @@ from gymbox.datasets.card import CARD, front_matter, license_of
 from gymbox.datasets.files import new_file, new_folder
 from gymbox.datasets.sources import needed
 from gymbox.datasets.tasks import checked, told
-from gymbox.errors import ConfigError
+from gymbox.errors import ConfigError, first_line
 
 
 def download(
@@ -110,15 +110,11 @@ def _translated(what: str) -> Iterator[None]:
         yield
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, errors.HFValidationError) as error:
         hint = "check the name, --revision, and HF_TOKEN (`hf auth login`)"
-        raise ConfigError(f"{what}: the Hub says: {_first_line(error)}; {hint}") from error
+        raise ConfigError(f"{what}: the Hub says: {first_line(error)}; {hint}") from error
     except Exception as error:
         # the client's own HTTP library differs from version to version
         if not isinstance(error, OSError) and not type(error).__module__.startswith("httpx"):
             raise
         raise ConfigError(
-            f"{what}: the Hub does not answer: {_first_line(error)}; check the network, and HF_ENDPOINT"
+            f"{what}: the Hub does not answer: {first_line(error)}; check the network, and HF_ENDPOINT"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).split("\n") if line.strip()), type(error).__name__)

@@ -232,8 +232,8 @@ def _one_split(source: Source, splits: list[str]) -> str:
     return source.split
 
 
-def needed(module: str) -> Any:
-    """A module of the extra `datasets`.
+def needed(module: str, extra: str = "datasets") -> Any:
+    """A module of an extra.
 
     Raises:
         ConfigError: it is not installed.
@@ -241,7 +241,7 @@ def needed(module: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise ConfigError(f"this needs {module}; install it with: pip install 'gymbox[datasets]'") from error
+        raise ConfigError(f"this needs {module}; install it with: pip install 'gymbox[{extra}]'") from error
 
 
 def _plain(source: Source, line: int, fields: dict[str, Any], faults: Faults) -> dict[str, Any] | None:

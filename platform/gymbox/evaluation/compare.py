@@ -162,7 +162,7 @@ def _sides(readers: Sequence[RunReader]) -> list[list[_Side]]:
         raise ConfigError(
             "give two runs or more: each is compared with the first; one alone only where it has several agents"
         )
-    names = _names(readers)
+    names = names_of(readers)
     pairs = list(zip(readers, names, strict=True))
     if not any(reader.agents for reader in readers):
         return [[_Side(reader, None, name, parts_of(reader).environments) for reader, name in pairs]]
@@ -181,7 +181,7 @@ def _of_agents(reader: RunReader, name: str) -> list[_Side]:
     return [_Side(reader, agent, f"{name}:{agent}", parts.of_agent(agent)) for agent in reader.agents]
 
 
-def _names(readers: Sequence[RunReader]) -> list[str]:
+def names_of(readers: Sequence[RunReader]) -> list[str]:
     """Folders' names, or whole paths where two have the same."""
     names = [reader.name for reader in readers]
     return names if len(set(names)) == len(names) else [str(reader.path) for reader in readers]

@@ -60,6 +60,8 @@ class Rollout:
     input_tokens: int | None
     output_tokens: int | None
     cost: float | None
+    began: float | None
+    """Seconds since 1970."""
     seconds: float | None
     turns: int | None
     """Answers of the model."""
@@ -72,6 +74,12 @@ class Rollout:
     """All of it; of NeMo Gym's, with what its row had more."""
     given: dict[str, Any] | None = field(default=None, repr=False, compare=False)
     """The row as NeMo Gym's files have it; None where they do not."""
+    number: int = field(default=0, compare=False)
+    """Of its line in the file, from 1."""
+    offset: int = field(default=0, compare=False)
+    """Of its line in the file: bytes before it."""
+    among_failures: bool = field(default=False, compare=False)
+    """Whether that file is the one in which NeMo Gym keeps failures."""
 
     @property
     def row(self) -> dict[str, Any]:
@@ -167,7 +175,7 @@ class RunReader:
         self.torn = 0
         failures = self.nemo.failures if self.nemo and self.nemo.failures.is_file() else None
         done: set[Place] = set()
-        for _, place, rollout in self._read(self.file):
+        for place, rollout in self._read(self.file):
             if failures:
                 done.add(place)
             if self.agent in (None, rollout.agent):
@@ -175,48 +183,59 @@ class RunReader:
         if failures:
             yield from self._failed(failures, done)
 
+    def reread(self, offset: int, number: int = 0, *, among_failures: bool = False) -> Rollout:
+        """The rollout whose line begins there.
+
+        Raises:
+            ValueError, KeyError, TypeError, AttributeError: there is none.
+            OSError: the file cannot be read.
+        """
+        path = self.nemo.failures if among_failures and self.nemo else self.file
+        with path.open("rb") as file:
+            file.seek(offset)
+            return self._rollout(json.loads(file.readline()), number, offset, among_failures)
+
     def _failed(self, failures: Path, done: set[Place]) -> Iterator[Rollout]:
         """The last attempt at each rollout without a reward. Failures of other rows are of an earlier collection: NeMo
         Gym leaves them where they are."""
-        last: dict[Place, int] = {}
+        last: dict[Place, tuple[int, int]] = {}
         attempts = Counter[Place]()
-        for offset, place, rollout in self._read(failures):
+        for place, rollout in self._read(failures):
             if place not in done and (self._rows is None or rollout.given is not None or "rollout_id" in rollout.line):
-                last[place] = offset
+                last[place] = rollout.offset, rollout.number
                 attempts[place] += 1
-        with failures.open("rb") as file:
-            for place, offset in last.items():
-                file.seek(offset)
-                rollout = self._rollout(json.loads(file.readline()), 0)
-                yield rollout if "rollout_id" in rollout.line else replace(rollout, attempts=attempts[place])
+        for place, (offset, number) in last.items():
+            rollout = self.reread(offset, number, among_failures=True)
+            yield rollout if "rollout_id" in rollout.line else replace(rollout, attempts=attempts[place])
 
-    def _read(self, path: Path) -> Iterator[tuple[int, Place, Rollout]]:
-        """The rollouts of a file, each with where its line begins, and by which numbers the file knows it."""
-        offset = 0
+    def _read(self, path: Path) -> Iterator[tuple[Place, Rollout]]:
+        """The rollouts of a file, each with the numbers by which the file knows it."""
+        offset, among_failures = 0, path != self.file
         try:
             with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
-                    if line.strip():
-                        try:
-                            read = json.loads(line)
-                            rollout = self._rollout(read, number)
-                        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                            if not line.endswith(b"\n") and isinstance(error, ValueError):
-                                self.torn += len(line)
-                                return
-                            told = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-                            raise ConfigError(f"{path}:{number} is no rollout: {told}") from error
-                        yield offset, place_of(read), rollout
-                    offset += len(line)
+                    begins, offset = offset, offset + len(line)
+                    if not line.strip():
+                        continue
+                    try:
+                        read = json.loads(line)
+                        rollout = self._rollout(read, number, begins, among_failures)
+                    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                        if not line.endswith(b"\n") and isinstance(error, ValueError):
+                            self.torn += len(line)
+                            return
+                        told = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+                        raise ConfigError(f"{path}:{number} is no rollout: {told}") from error
+                    yield place_of(read), rollout
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from error
 
-    def _rollout(self, read: dict[str, Any], number: int) -> Rollout:
+    def _rollout(self, read: dict[str, Any], number: int, offset: int, among_failures: bool) -> Rollout:
         line, given = from_nemo(read), None
         if line is read and self._rows is not None and (place := place_of(line)) in self._rows:
             given = self._rows[place]
             line = {**given, **line}
-        rollout = rollout_of(line)
+        rollout = replace(rollout_of(line, number, offset), among_failures=among_failures)
         if rollout.index is None and "rollout_id" not in line:  # as older versions of NeMo Gym had it
             rollout = replace(rollout, id=f"line-{number}")
         called = self._called(rollout.environment)
@@ -232,8 +251,8 @@ class RunReader:
         return GivenRows(self.nemo.inputs) if self.nemo and self.nemo.inputs.is_file() else None
 
 
-def rollout_of(line: dict[str, Any]) -> Rollout:
-    """The record of one line.
+def rollout_of(line: dict[str, Any], number: int = 0, offset: int = 0) -> Rollout:
+    """The record of one line, which stands there in its file.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError: it is none of a rollout, or its reward is no number.
@@ -262,6 +281,7 @@ def rollout_of(line: dict[str, Any]) -> Rollout:
         input_tokens=_number(calls.get("input_tokens") or usage.get("input_tokens")),
         output_tokens=_number(calls.get("output_tokens") or usage.get("output_tokens")),
         cost=_number(calls.get("cost")),
+        began=_number(line.get("began")),
         seconds=_number((line.get("timings") or {}).get("total")),
         turns=_number(calls.get("count")) or _turns(output),
         tool_calls=None if output is None else len([item for item in output if item.get("type") == "function_call"]),
@@ -269,6 +289,8 @@ def rollout_of(line: dict[str, Any]) -> Rollout:
         stop_reason=stop if isinstance(stop, str) else None,
         attempts=_number(line.get("attempts")) or 1,
         line=line,
+        number=number,
+        offset=offset,
     )
 
 

@@ -27,6 +27,8 @@ MASK_FIELDS = ("mask_sample", "mask_reason")
 """On an item and on a rollout's record: not to be trained on, and why."""
 TRAINING_FIELDS = (*TOKEN_FIELDS, ROUTED_EXPERTS, *MASK_FIELDS)
 """Of an item: what only training needs."""
+PREFIX_FAULT = "the prompt does not begin with what was sampled before"
+"""How the `mask_reason` of an item begins whose answer belongs to another branch than what stands before it."""
 _TOKEN_ID = "token_id:"
 
 
@@ -165,7 +167,7 @@ def prefix_fault(items: Sequence[Item], prompt: list[int]) -> str | None:
                 return None
             pairs = zip(prompt, seen, strict=False)
             place = next((index for index, (new, old) in enumerate(pairs) if new != old), min(len(prompt), len(seen)))
-            return f"the prompt does not begin with what was sampled before: it differs at token {place}"
+            return f"{PREFIX_FAULT}: it differs at token {place}"
     return None
 
 

@@ -7,6 +7,7 @@ branch is exact in itself. The main branch is the one that ends with the rollout
 
     Rebuilt             trajectories  main first, then the others in the order in which they end
                         mask_sample   the rollout is not to be trained on as one; mask_reason says why
+                        fault         why not by its branches either; None where these are whole
     Trajectory          kind          main; fork (leaves the main one after a shared beginning); rewritten (it ended
                                       before the main one began, which has another history); subagent (between)
                         calls         numbers of its calls; new_calls: without those that an earlier branch has, too
@@ -56,6 +57,8 @@ class Rebuilt(BaseModel):
     trajectories: list[Trajectory] = Field(default_factory=list)
     mask_sample: bool = False
     mask_reason: str | None = None
+    fault: str | None = None
+    """Why not even its branches, each by itself, are to be trained on; None where several of them are all there is."""
     summary: dict[str, Any] = Field(default_factory=dict)
     """Figures, under the names that NeMo Gym has for them in `_ng_token_capture`."""
 
@@ -115,14 +118,16 @@ def rebuilt(calls: Sequence[RecordedCall], *, missing: int = 0, rollout: str = "
         "no model call was recorded" if not calls else "",
         f"calls without token ids: {', '.join(map(str, bare))}" if has_tokens and bare else "",
         f"call {undecided[0]} was made twice, and nothing tells which answer counted" if undecided else "",
-        f"the history was rewritten or forked: {len(chains)} branches" if len(chains) > 1 else "",
     ]
-    reason = next(filter(None, reasons), None)
+    fault = next(filter(None, reasons), None)
+    forked = f"the history was rewritten or forked: {len(chains)} branches" if len(chains) > 1 else None
+    reason = fault or forked
     return Rebuilt(
         rollout=rollout,
         trajectories=told,
         mask_sample=reason is not None,
         mask_reason=reason,
+        fault=fault,
         summary=_summary(steps, chains, dropped, undecided, missing, len(faults)),
     )
 

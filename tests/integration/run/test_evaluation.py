@@ -226,3 +226,18 @@ async def test_what_nemo_gym_collected_is_scored_by_an_environment(gymbox: Gymbo
     assert "name the file of rollouts" in wrong.err
     wrong = await evaluated(gymbox, "compare", "theirs", "theirs", "--rename", "x")
     assert "write OLD=NEW" in wrong.err
+
+
+async def test_a_run_tells_how_to_have_a_page_about_it(gymbox: Gymbox) -> None:
+    ended = await gymbox.run(
+        "environment=counter,weather", "model=scripted", "provider=process", "runner.limit=2", "runner.repeats=2",
+        "runner.output=old",
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    [command] = [line for line in ended.out.splitlines() if line.startswith("report ")]
+    assert await gymbox.shell(f"{command.removeprefix('report')} --format all") == 0
+    assert (gymbox.folder / "old" / "report.html").read_text().endswith("</html>\n")
+    [run] = gymbox.read("old", "report.json")["runs"]
+    assert run["summary"]["total"]["scored"] == 8
+    assert sum(run["plots"][""]["timeline"]["scored"]) == 8
+    assert sum(run["plots"]["weather"]["rewards"]["counts"]) == 4

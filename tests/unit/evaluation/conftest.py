@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,8 @@ def run(tmp_path: Path) -> Callable[..., Path]:
                 await folder.add(each)
             await folder.close("finished")
 
-        asyncio.run(write())
+        with ThreadPoolExecutor() as thread:  # of its own: a browser's driver may have a loop in this one
+            thread.submit(asyncio.run, write()).result()
         return tmp_path / name
 
     return make

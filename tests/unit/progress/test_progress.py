@@ -197,6 +197,7 @@ def test_the_summary_says_where_the_results_are_and_what_to_try_next() -> None:
     assert "run abc: finished" in told and "1.000" in told and "1.50" in told
     assert "results  runs/my run/rollouts.jsonl" in told
     assert "look     /my/gymbox show 'runs/my run'\n" in told
+    assert "report   /my/gymbox eval report 'runs/my run'\n" in told
     assert "next     /my/gymbox run environment=counter\n" in told
 
 

@@ -65,6 +65,8 @@ def test_shards_become_one_run(shards: list[Path], tmp_path: Path) -> None:
     manifest = json.loads((whole / "manifest.json").read_text())
     assert (manifest["status"], manifest["planned"], manifest["done"], manifest["scored"]) == ("finished", 12, 12, 10)
     assert manifest["inputs"]["runner"]["shard"] is None and len(manifest["shards"]) == 2
+    parts = [json.loads((path / "manifest.json").read_text())["used"]["seconds"] for path in shards]
+    assert manifest["used"]["seconds"] == pytest.approx(sum(parts)) and manifest["stopped_by"] is None
     metrics = json.loads((whole / "metrics.json").read_text())
     assert metrics["total"]["mean/reward"] == 1.0 and metrics["environments"]["counter"]["rollouts"] == 12
     assert [path.read_text() for path in (whole / "calls").iterdir()] == ["{}\n"]

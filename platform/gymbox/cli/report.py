@@ -1,0 +1,99 @@
+"""`gymbox eval report`: a page about runs, and its twins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from gymbox.cli.figures import policy
+from gymbox.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from gymbox.reports.files import Format
+
+
+def report(
+    runs: list[Path] = typer.Argument(
+        metavar="RUN", help="Folders of runs, or JSONL files of rollouts; each is compared with the first."
+    ),
+    output: Path = typer.Option(
+        None,
+        "--output",
+        "-o",
+        help="File to write (default: `report.html` or `comparison.html` in the first run).",
+    ),
+    format: str = typer.Option(
+        "", "--format", help="`html`, `md`, `json` or `all` (default: as the file's name ends)."
+    ),
+    title: str = typer.Option("", "--title", help="Default: the runs' names."),
+    missing: str = typer.Option(
+        "excluded", "--missing", help="Rollouts without a reward: `excluded`, or `as_failure` (a reward of 0)."
+    ),
+    success: float = typer.Option(1.0, "--success", help="A reward from which on a try has succeeded."),
+    level: float = typer.Option(0.95, "--level", min=0.5, max=0.9999, help="Of the intervals."),
+    k: list[int] = typer.Option([], "--k", min=1, help="Tries for pass@k and the like; may be repeated."),
+    alpha: float = typer.Option(0.05, "--alpha", min=0, max=1, help="p-value (Holm) below which a difference counts."),
+    common: bool = typer.Option(False, "--common", help="Compare the tasks that both have, where they differ."),
+    size: float = typer.Option(30, "--size", min=1, help="MB that the page may take; see docs/evaluation.md."),
+    longest: int = typer.Option(20_000, "--longest", min=100, help="Characters of one text that the page shows."),
+    answers: bool = typer.Option(True, help="Whether the page shows what only the verifier saw."),
+) -> None:
+    """Write a page about a run, or about several compared with the first: figures, plots, every trajectory.
+
+    \b
+    gymbox eval report runs/DIR
+    gymbox eval report runs/before runs/after -o after.html
+    gymbox eval report runs/DIR --format all --no-answers
+
+    One HTML file that needs no network and opens anywhere; Markdown and JSON have the same figures.
+    """
+    from gymbox.evaluation.rollouts import RunReader
+    from gymbox.reports.files import write_report
+    from gymbox.reports.page import PageOptions
+
+    outputs = report_files(runs, output, format)
+    write_report(
+        [RunReader(run) for run in runs],
+        outputs,
+        title=title or None,
+        missing=policy(missing),
+        success=success,
+        level=level,
+        ks=k,
+        alpha=alpha,
+        common=common,
+        page=PageOptions(size=int(size * 1e6), text=longest, answers=answers),
+    )
+    for path in outputs.values():
+        typer.echo(path)
+
+
+def report_files(runs: list[Path], output: Path | None, format: str) -> dict[Format, Path]:
+    """Where to write which format of a report.
+
+    Raises:
+        ConfigError: there is no such format, or the file's name says another one.
+    """
+    from gymbox.reports.files import FORMATS
+
+    endings: dict[str, Format] = {f".{each}": each for each in FORMATS}
+    first, name = runs[0], "report" if len(runs) == 1 else "comparison"
+    path = output or (first / f"{name}.html" if first.is_dir() else first.with_suffix(f".{name}.html"))
+    if output and output.is_dir():
+        path = output / f"{name}.html"
+    if format == "all":
+        stem = path.with_suffix("") if path.suffix in endings else path
+        return {each: stem.with_name(f"{stem.name}.{each}") for each in FORMATS}
+    if format and format not in FORMATS:
+        raise ConfigError(f"--format {format}: {nearest(format, [*FORMATS, 'all'])}")
+    of_name = endings.get(path.suffix)
+    if of_name is None and not format:
+        raise ConfigError(f"--output {path}: end its name with {', '.join(endings)}, or say --format")
+    wanted = next(each for each in FORMATS if each == (format or of_name))
+    if output is None:
+        path = path.with_suffix(f".{wanted}")
+    elif of_name and of_name != wanted:
+        raise ConfigError(f"--output {path} is no name for --format {wanted}")
+    return {wanted: path}

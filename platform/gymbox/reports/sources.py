@@ -1,0 +1,223 @@
+"""Sources: a run read once for a report, for its figures and for a row of each of its rollouts."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from gymbox.errors import ConfigError
+from gymbox.evaluation.rollouts import Rollout, RunReader
+from gymbox.evaluation.summary import SUCCESS, Summary, summary
+from gymbox.evaluation.tallies import Missing
+from gymbox.reports.plots import Point, plots_of
+from gymbox.reports.recorded import LastCalls
+from gymbox.reports.report import ALL, RunReport
+from gymbox.reports.trajectories import opening
+from gymbox.results import FAILURES
+
+NUMBERS = (
+    *("repeat", "reward", "seconds", "input_tokens", "output_tokens", "cost", "turns", "tool_calls", "tool_errors"),
+    *("attempts", "began", "number"),
+)
+"""Fields of a rollout that its row has; what is unknown is null."""
+PREVIEW = 160
+"""Characters of a task's prompt, and of an error, that can be searched without opening the rollout."""
+
+
+class Rows:
+    """A row for each rollout, by column. Some hundred bytes each, whatever their lines hold."""
+
+    def __init__(self) -> None:
+        self.environments: dict[str, int] = {}
+        self.errors: dict[str, int] = {}
+        self.tasks: dict[tuple[int, str], int] = {}
+        self.previews: list[str] = []
+        """Of tasks: how what they ask begins."""
+        self.task, self.error, self.aside = array("q"), array("q"), bytearray()
+        self.offsets, self.among_failures = array("q"), bytearray()
+        self.ids: list[str] = []
+        self.details: dict[int, str] = {}
+        self.columns = {name: array("d") for name in NUMBERS}
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def add(self, rollout: Rollout, *, aside: bool = False) -> None:
+        """Take down what the row shows; `aside`: its line stands in `failures.jsonl`."""
+        environment = self.environments.setdefault(rollout.environment, len(self.environments))
+        key = (environment, rollout.task)
+        if key not in self.tasks:
+            self.tasks[key] = len(self.tasks)
+            self.previews.append(opening(rollout.line, PREVIEW))
+        if rollout.error is not None:
+            self.details[len(self.ids)] = rollout.detail[:PREVIEW]
+        kind = rollout.error if rollout.reward is None else None
+        if rollout.reward is None and kind is None:
+            kind = "no_reward"
+        self.task.append(self.tasks[key])
+        self.error.append(-1 if kind is None else self.errors.setdefault(kind, len(self.errors)))
+        self.aside.append(aside)
+        self.offsets.append(rollout.offset)
+        self.among_failures.append(rollout.among_failures)
+        self.ids.append(rollout.id)
+        for name, column in self.columns.items():
+            value = getattr(rollout, name)
+            column.append(float("nan") if value is None else value)
+
+    def points(self, environment: str = ALL) -> Iterator[Point]:
+        """What is drawn of those that count, of one environment or of all."""
+        of = [self.environments[environment]] if environment else list(self.environments.values())
+        wanted = [key[0] in of for key in self.tasks]
+        for row, task in enumerate(self.task):
+            if wanted[task] and not self.aside[row]:
+                spent = [self._at(name, row) for name in ("input_tokens", "output_tokens")]
+                known = [each for each in spent if each is not None]
+                yield Point(
+                    reward=self._at("reward", row),
+                    failed=self.error[row] >= 0,
+                    cost=self._at("cost", row),
+                    tokens=sum(known) if known else None,
+                    began=self._at("began", row),
+                    seconds=self._at("seconds", row),
+                )
+
+    def by_priority(self) -> list[int]:
+        """The rows in the order in which their trajectories get room in a page: failures, then one try of each task,
+        then another; at last what was set aside."""
+        tried: dict[int, int] = {}
+        ranks: list[tuple[int, int]] = []
+        for row, task in enumerate(self.task):
+            tried[task] = tried.get(task, 0) + 1
+            failed = self.error[row] >= 0
+            ranks.append((1 << 32 if self.aside[row] else 0 if failed else tried[task], row))
+        return [row for _, row in sorted(ranks)]
+
+    def told(self) -> dict[str, Any]:
+        """As the page reads it: plain JSON."""
+        columns = {name: [_short(value) for value in column] for name, column in self.columns.items()}
+        return {
+            "environments": list(self.environments),
+            "errors": list(self.errors),
+            "tasks": [
+                [environment, task, preview]
+                for (environment, task), preview in zip(self.tasks, self.previews, strict=True)
+            ],
+            "task": list(self.task),
+            "error": list(self.error),
+            "aside": list(self.aside),
+            "id": self.ids,
+            "details": self.details,
+            **columns,
+        }
+
+    def _at(self, name: str, row: int) -> float | None:
+        value = self.columns[name][row]
+        return None if value != value else value
+
+
+class Source:
+    """A run read for a report. Its rows have its rollouts in the order of their lines, then those that were set
+    aside."""
+
+    def __init__(
+        self,
+        reader: RunReader,
+        *,
+        missing: Missing = "excluded",
+        success: float = SUCCESS,
+        level: float = 0.95,
+        ks: Sequence[int] = (),
+    ) -> None:
+        """
+        Raises:
+            ConfigError: a line is damaged.
+        """
+        self.rows = Rows()
+        self._lost: set[str] = set()
+        """Attempts that left no response."""
+        self._reader = _Watched(reader.path, self._take)
+        self.summary: Summary = summary(self._reader, missing=missing, success=success, level=level, ks=ks, tasks=True)
+        self._aside: RunReader | None = None
+        self.counted = len(self.rows)
+        path = reader.path / FAILURES
+        if path.is_file() and path.stat().st_size:
+            self._aside = RunReader(path)
+            for rollout in self._aside:
+                self._take(rollout, aside=True)
+        self.recorded = LastCalls(reader.path, self._lost)
+
+    def _take(self, rollout: Rollout, *, aside: bool = False) -> None:
+        self.rows.add(rollout, aside=aside)
+        attempt = rollout.line.get("sandbox")
+        if rollout.line.get("response") is None and isinstance(attempt, str):
+            self._lost.add(attempt)
+
+    def report(self, name: str) -> RunReport:
+        """What it says of the run."""
+        manifest = self._reader.manifest
+        names = [ALL, *self.rows.environments] if len(self.rows.environments) > 1 else [ALL]
+        return RunReport(
+            name=name,
+            status=manifest.status if manifest else None,
+            started_at=manifest.started_at if manifest else None,
+            ended_at=manifest.ended_at if manifest else None,
+            facts=facts(manifest.model_dump(mode="json")) if manifest else {},
+            summary=self.summary,
+            plots={each: plots_of(list(self.rows.points(each))) for each in names},
+            set_aside=len(self.rows) - self.counted,
+        )
+
+    def lines(self, rows: Sequence[int]) -> Iterator[tuple[int, Rollout, str]]:
+        """These rows' rollouts, read anew from their lines one after the other, and the name of the file they are in.
+
+        Raises:
+            ConfigError: the file has changed since its rows were read.
+        """
+        for row in rows:
+            reader = self._aside if self.rows.aside[row] else self._reader
+            assert reader is not None
+            number, failed = int(self.rows.columns["number"][row]), bool(self.rows.among_failures[row])
+            path = reader.nemo.failures if failed and reader.nemo else reader.file
+            try:
+                rollout = reader.reread(self.rows.offsets[row], number, among_failures=failed)
+                if rollout.id != self.rows.ids[row]:
+                    raise ValueError(rollout.id)
+            except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+                raise ConfigError(f"{path} was changed while it was read; make the report again") from error
+            yield row, rollout, path.name
+
+
+class _Watched(RunReader):
+    """A reader whose rollouts someone else sees, too."""
+
+    def __init__(self, path: Path, take: Callable[[Rollout], None]) -> None:
+        super().__init__(path)
+        self._take = take
+
+    def __iter__(self) -> Iterator[Rollout]:
+        for rollout in super().__iter__():
+            self._take(rollout)
+            yield rollout
+
+
+def facts(manifest: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Names with dots, and what they have; without what is null or empty."""
+    found: dict[str, str] = {}
+    for name, value in manifest.items():
+        if isinstance(value, dict):
+            found |= facts(value, f"{prefix}{name}.")
+        elif value is not None and value != []:
+            found[f"{prefix}{name}"] = value if isinstance(value, str) else json.dumps(value)
+    return found
+
+
+def _short(value: float) -> float | int | None:
+    """With as many digits as anyone reads, which saves a third of the page; null for what is unknown."""
+    if value != value:
+        return None
+    if value == int(value) and abs(value) < 1e15:
+        return int(value)
+    return round(value, 3) if abs(value) >= 1e6 else float(f"{value:.6g}")

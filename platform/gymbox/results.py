@@ -23,10 +23,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from gymbox_sandbox import __version__
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gymbox.budget import Reached, Used
+from gymbox.code_version import code_version
 from gymbox.errors import ConfigError
 
 ROLLOUTS, FAILURES, MANIFEST, METRICS = "rollouts.jsonl", "failures.jsonl", "manifest.json", "metrics.json"
@@ -465,4 +465,4 @@ def sync(folder: Path) -> None:
 def _versions() -> dict[str, str]:
     # gymbox by its own word: it may be on the path without having been installed
     packages = {package: version(package) for package in ("pydantic", "aiohttp")}
-    return {"python": platform.python_version(), "gymbox": __version__, **packages}
+    return {"python": platform.python_version(), "gymbox": code_version(), **packages}

@@ -18,7 +18,7 @@ ISLANDS = {
     "rollouts": {
         *("agents", "models", "rollout", "runner", "plan", "merge", "results", "dataset", "progress", "checks"),
         *("dataset_index", "row_check", "datasets"),
-        *("client", "sandbox_client", "judge", "run_control", "budget", "cancels", "artifacts"),
+        *("client", "sandbox_client", "judge", "run_control", "budget", "cancels", "artifacts", "code_version"),
     },
 }
 CONTRACTS = {

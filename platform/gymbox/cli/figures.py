@@ -72,6 +72,9 @@ def print_figures(name: str, figures: Figures, summary: Summary, key: dict[str, 
     ):
         if spread.count:
             typer.echo(f"  {title:<22}{_said(spread.mean)} each, {spread.total:.6g} in all")
+    if (slow := figures.latency) is not None:
+        parts = [f"{part} {_said(seconds)} s" for part, seconds in slow.model_dump().items()]
+        typer.echo(f"  {'latency':<22}{'  '.join(parts)}")
     for each, value in own.items():
         typer.echo(f"  own {_printable(each, 40)}: {_printable(json.dumps(value), 200)}")
 

@@ -12,7 +12,7 @@ from gymbox.evaluation import formulas
 from gymbox.evaluation.intervals import Intervals
 from gymbox.evaluation.parts import Part, pad, pad_agents, parts_of, planned_of
 from gymbox.evaluation.rollouts import RunReader
-from gymbox.evaluation.tallies import Missing, Spread, Tally, together
+from gymbox.evaluation.tallies import Latency, Missing, Spread, Tally, together
 
 SUCCESS = 1.0
 LEVEL = 0.95
@@ -80,6 +80,7 @@ class Figures(_Frozen):
     output_tokens: Spread
     cost: Spread
     seconds: Spread
+    latency: Latency | None
     turns: Spread
     tool_calls: Spread
     tool_errors: Spread
@@ -289,6 +290,7 @@ def _figures(
         output_tokens=sums.spread("output_tokens"),
         cost=sums.spread("cost"),
         seconds=sums.spread("seconds"),
+        latency=sums.latency(),
         turns=sums.spread("turns"),
         tool_calls=sums.spread("tool_calls"),
         tool_errors=sums.spread("tool_errors"),

@@ -134,6 +134,7 @@ def _named(figures: Figures) -> dict[str, float]:
         **_spread("output_tokens", figures.output_tokens),
         **_spread("cost", figures.cost),
         **_spread("seconds", figures.seconds),
+        **_latency(figures.latency),
         **{f"mean/{name}": getattr(figures, name).mean for name in ("turns", "tool_calls", "tool_errors")},
     }
     return {name: float(value) for name, value in told.items() if value is not None}
@@ -142,6 +143,10 @@ def _named(figures: Figures) -> dict[str, float]:
 def _spread(name: str, spread: Spread) -> dict[str, float | None]:
     """Sum and mean; where nothing is counted, neither is known."""
     return {name: spread.total if spread.count else None, f"mean/{name}": spread.mean}
+
+
+def _latency(latency: Latency | None) -> dict[str, float]:
+    return {f"latency/{name}": value for name, value in latency.model_dump().items()} if latency else {}
 
 
 def _recorded(path: Path, ended: bool) -> dict[str, float]:

@@ -104,6 +104,15 @@ def test_subsets_have_figures_of_their_own(run: Run) -> None:
     assert [task.subset for task in found.tasks] == ["easy", "hard", "hard", "(none)"]
 
 
+def test_latency_is_told_by_percentiles(run: Run) -> None:
+    took = [0.5, 9.0, 2.0, 1.25, 30.0, 4.0]
+    found = summary(RunReader(run(*(line("a", n, 1.0, timings={"total": each}) for n, each in enumerate(took)))))
+    latency = found.total.latency
+    assert latency is not None and latency.slowest == 30.0
+    assert [latency.p50, latency.p90, latency.p99] == pytest.approx(numpy.percentile(took, [50, 90, 99]))
+    assert found.environments["counter"].latency == latency
+
+
 def test_answers_vote(run: Run) -> None:
     answers = [("a", 1.0, " 4 "), ("a", 1.0, "4"), ("a", 0.0, "5"), ("b", 0.0, ""), ("b", 0.0, None), ("b", 1.0, 7)]
     lines = [line(task, i, reward, said=answer) for i, (task, reward, answer) in enumerate(answers)]

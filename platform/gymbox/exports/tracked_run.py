@@ -18,7 +18,7 @@ from typing import Any
 from gymbox.errors import ConfigError
 from gymbox.evaluation.rollouts import RunReader
 from gymbox.evaluation.summary import Figures, summary
-from gymbox.evaluation.tallies import Spread
+from gymbox.evaluation.tallies import Latency, Spread
 from gymbox.exports.rollout_table import record_of, run_name
 from gymbox.results import MANIFEST, METRICS, Status
 

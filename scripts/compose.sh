@@ -9,13 +9,13 @@ shared=${GYMBOX_SHARED:-/run/gymbox-compose}
 controller=http://127.0.0.1:${GYMBOX_CONTROLLER_PORT:-8710}
 proxy=http://127.0.0.1:${GYMBOX_PROXY_PORT:-8711}
 # made here, so that it is this user's and not root's
-mkdir -p "$config/gymbox"
+mkdir -p "$config/gymbox" "${GYMBOX_RUNS:-${HOME}/.local/share/gymbox/compose-runs}"
 if [ "${1:-}" = down ] && [ -n "$(compose ps --all --quiet controller)" ]; then
     # one that has ended is started again: nobody else knows which sandboxes are its own
     if compose up --wait --no-recreate --no-deps controller && compose exec -T controller gymbox sandbox rm --all; then
         compose stop controller
         # by a container, since it is root's
-        compose run --rm --no-deps -T --entrypoint rm controller -rf "$shared/main"
+        compose run --rm --no-deps -T --entrypoint rm controller -rf "$shared/main" "$shared/runs"
     else
         echo "compose: could not remove every sandbox; docker ps --filter label=gymbox.controller shows those left" >&2
     fi

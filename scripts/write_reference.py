@@ -140,7 +140,7 @@ def help_of(command: Any) -> list[str]:
 
 def cli_page() -> list[str]:
     import click
-    from gymbox.cli import app
+    from gymbox.cli import app, beside_run
     from typer.main import get_command
 
     lines: list[str] = []
@@ -150,6 +150,8 @@ def cli_page() -> list[str]:
         if hasattr(command, "list_commands"):
             for name in command.list_commands(context):
                 describe(command.get_command(context, name), [*words, name])
+                if [*words, name] == ["gymbox", "run"]:
+                    describe(beside_run(), [*words, name])
             return
         usage = " ".join([*words, *command.collect_usage_pieces(context)])
         lines.extend([f"## `{' '.join(words)}`", "", *help_of(command), ""])
@@ -173,9 +175,12 @@ def rest_page() -> list[str]:
     from gymbox.controller.app import controller_app
     from gymbox.controller.sandboxes import Sandboxes
     from gymbox.environment import Catalog
+    from gymbox.runs.app import StartedRuns, add_started_runs
 
     lines: list[str] = ["## Controller", "", "| route | what it does | answers |", "|---|---|---|"]
-    document = controller_app(cast(Sandboxes, None), Catalog([])).openapi()  # its routes are told, none is called
+    app = controller_app(cast(Sandboxes, None), Catalog([]))  # its routes are told, none is called
+    add_started_runs(app, cast(StartedRuns, None))
+    document = app.openapi()
     for path, methods in document["paths"].items():
         for method, found in methods.items():
             codes = ", ".join(sorted(found.get("responses", {})))

@@ -6,10 +6,12 @@ import re
 import sys
 from typing import Any
 
-from gymbox_sandbox import ExecResult, ResourcesServer, Response, Task, Verdict, tool
+from gymbox_sandbox import ExecResult, ResourcesServer, Response, Task, ToolError, Verdict, tool
 from gymbox_sandbox.untrusted import call_function, decode, same
 from pydantic import BaseModel, ConfigDict, Field
 
+SUBMITTED = "submitted.py"
+"""File in the workspace with what was last submitted."""
 SHOWN = 8_000
 """Bytes of output that the model is shown."""
 FENCED = re.compile(r"^[ \t]*```[^\n]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
@@ -54,9 +56,6 @@ class Hidden(BaseModel):
 class UnitTests(ResourcesServer):
     """The answer is the function in the last message's fenced code, or what was last submitted."""
 
-    async def reset(self, task: Task) -> None:
-        self.submitted = ""
-
     @tool
     async def run_python(self, code: str) -> str:
         """Run a Python program and return what it printed.
@@ -73,13 +72,16 @@ class UnitTests(ResourcesServer):
         Args:
             code: Source code that defines the function.
         """
-        self.submitted = code
+        # in the workspace, so that a run keeps it and can score it again
+        written = await self.exec(["tee", SUBMITTED], stdin=code.encode(errors="replace"), output_limit=0)
+        if written.exit_code != 0:
+            raise ToolError(f"{SUBMITTED} cannot be written: {written.stderr or 'no space, or no right to'}")
         return "Submitted."
 
     async def verify(self, task: Task, response: Response) -> Verdict:
         """1.0 if every hidden test passes, else 0.0."""
         hidden = Hidden.model_validate(task.verifier_metadata)
-        source = last_definition(response.output_text, hidden.function) or self.submitted
+        source = last_definition(response.output_text, hidden.function) or await self.submitted()
         cases = [(decode(case.args), decode(case.expected)) for case in hidden.cases]
         if hidden.fresh:
             cases += await self.fresh_cases(hidden.fresh, hidden.function, source)
@@ -92,6 +94,10 @@ class UnitTests(ResourcesServer):
             for (_, expected), outcome in zip(cases, outcomes, strict=True)
         )
         return Verdict(reward=float(passed == len(cases)), metrics={"passed": passed, "total": len(cases)})
+
+    async def submitted(self) -> str:
+        """What was last submitted; read as the agent's user, whatever the agent has made of the file."""
+        return (await self.exec(["cat", SUBMITTED], timeout=10, output_limit=8_000_000)).stdout
 
     async def fresh_cases(self, fresh: Fresh, function: str, source: str) -> list[tuple[list[Any], Any]]:
         """Tests with inputs that depend on the answer: known rows help nobody, and a second verify agrees.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from io import BytesIO
+from typing import IO, Any
 
 from gymbox_sandbox.responses import Message, Response
 from gymbox_sandbox.tasks import Task
@@ -13,7 +14,7 @@ from gymbox_sandbox.tasks import Task
 from gymbox.agents.tool_loop import ToolLoop
 from gymbox.dataset import Row
 from gymbox.environment import Environment
-from gymbox.errors import ImageBuildFailed, Problem, StartFailed
+from gymbox.errors import ImageBuildFailed, Problem, RolloutError, Stage, StartFailed
 from gymbox.http import HttpClient
 from gymbox.models.scripted import ScriptedModel
 from gymbox.rollout import RolloutController, RolloutResult, run_rollout
@@ -68,11 +69,14 @@ class Checks:
         except (StartFailed, ImageBuildFailed) as failure:
             yield Finding("a sandbox starts", 1, (failure.detail,))
             return
-        first = await self._rollouts()
+        left: dict[int, bytes] = {}
+        first = await self._rollouts(left)
         yield self._gold(first)
         yield await self._empty()
         yield await self._echo()
-        yield self._same(first, await self._rollouts())
+        yield self._same("the same run gets the same reward", first, await self._rollouts({}))
+        if self._environment.manifest.reverify != "no":
+            yield self._same("what is kept gets the same reward", first, await self._scored_again(first, left))
 
     async def _tools(self) -> Finding:
         """The tools that the first row's sandbox offers have valid definitions.
@@ -100,22 +104,53 @@ class Checks:
         """Saying the task's own words back never scores."""
         return await self._never_scores("repeating the task does not score", echoed)
 
-    async def _rollouts(self) -> list[RolloutResult]:
-        """One run of each row's gold replies, in order."""
+    async def _rollouts(self, left: dict[int, bytes]) -> list[RolloutResult]:
+        """One run of each row's gold replies, in order; what it leaves to be scored again goes to `left`, by row."""
 
         async def rollout(row: Row) -> RolloutResult:
+            async def keep(file: IO[bytes]) -> None:
+                left[row.index] = file.read()
+
             async with self._free:
                 return await run_rollout(
-                    row.fields, self._environment, self._agent, self._model, self._controller, self._http, rollout_id()
+                    row.fields,
+                    self._environment,
+                    self._agent,
+                    self._model,
+                    self._controller,
+                    self._http,
+                    rollout_id(),
+                    keep=keep,
                 )
 
         return await asyncio.gather(*map(rollout, self._rows))
+
+    async def _scored_again(self, results: list[RolloutResult], left: dict[int, bytes]) -> list[RolloutResult]:
+        """The verdicts on what the manifest's `reverify` says is enough for one, in sandboxes without an agent."""
+
+        async def scored(row: Row, result: RolloutResult) -> RolloutResult:
+            found = RolloutResult(rollout_id="", task_id=result.task_id, environment=result.environment)
+            if result.response is None:
+                return found.model_copy(update={"error": result.error})
+            task = self._environment.for_verify(row.fields)
+            try:
+                async with self._free, self._controller.sandbox(self._environment) as sandbox:
+                    await sandbox.reset(self._environment.public(row.fields))
+                    if row.index in left:
+                        verdict = await sandbox.verify(task, result.response, artifacts=BytesIO(left[row.index]))
+                    else:
+                        verdict = await sandbox.verify(task, result.response)
+            except Problem as problem:
+                return found.model_copy(update={"error": RolloutError.at(Stage.VERIFY, problem)})
+            return found.model_copy(update=verdict.model_dump())
+
+        return await asyncio.gather(*map(scored, self._rows, results))
 
     def _gold(self, results: list[RolloutResult]) -> Finding:
         faults = [f"{result.task_id}: {outcome(result)}" for result in results if result.reward != 1.0]
         return Finding("gold replies score 1.0", len(results), tuple(faults))
 
-    def _same(self, first: list[RolloutResult], second: list[RolloutResult]) -> Finding:
+    def _same(self, name: str, first: list[RolloutResult], second: list[RolloutResult]) -> Finding:
         faults = [
             f"{one.task_id}: {outcome(one)}, then {outcome(other)}"
             for one, other in zip(first, second, strict=True)
@@ -123,7 +158,7 @@ class Checks:
             or (one.reward, one.metrics, one.reward_components)
             != (other.reward, other.metrics, other.reward_components)
         ]
-        return Finding("the same run gets the same reward", len(first), tuple(faults))
+        return Finding(name, len(first), tuple(faults))
 
     async def _never_scores(self, name: str, response: Callable[[Row], Response]) -> Finding:
         async def fault(row: Row) -> str | None:

@@ -16,9 +16,10 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from typing import TYPE_CHECKING, Any, Self
 
-from gymbox_sandbox.lifecycle import ROLLOUT_HEADER, CreateSandbox, Ended, SandboxView
+from gymbox_sandbox.lifecycle import ROLLOUT_HEADER, CreateSandbox, Ended, Priority, SandboxView
 
 from gymbox.environment import Environment, EnvironmentView, Manifest
 from gymbox.errors import AtCapacity, Gone, Invalid, NotFound, Problem, SandboxEnded, StartFailed, Unavailable
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     from gymbox.judge import Judge
 
 log = logging.getLogger(__name__)
+
+MOST_CREATING = 512
+"""Sandboxes that one client asks for at once: requests in line hold their connections, and others need some too."""
+LONGEST_LINE = 300.0
+"""Seconds that one request stands in line; what forwards HTTP may end those that are silent for longer."""
 
 
 class ControllerClient:
@@ -61,6 +67,14 @@ class ControllerClient:
         self._proxy_url = proxy_url
         self._judge = judge
         self._judge_lock = asyncio.Lock()
+        self._claim: dict[str, Any] = {}
+        self._creating = asyncio.Semaphore(MOST_CREATING)
+
+    def of_run(self, run: str, priority: Priority, share: float) -> Self:
+        """The same for one run, on whose account `sandbox` asks for places; see `CreateSandbox`."""
+        found = copy(self)
+        found._claim = {"run": run, "priority": priority, "share": share}
+        return found
 
     async def create(self, request: CreateSandbox, *, timeout: float = 3600) -> SandboxView:
         """Create a sandbox; with an id of the caller's it may be asked again and is created once.
@@ -202,7 +216,7 @@ class ControllerClient:
 
     @asynccontextmanager
     async def _sandbox(self, manifest: Manifest, id: str) -> AsyncIterator[SandboxClient]:
-        request = CreateSandbox(id=id, environment=manifest.name, lease=self._lease)
+        request = CreateSandbox(id=id, environment=manifest.name, lease=self._lease, **self._claim)
         used: list[str] = []
         renewing = asyncio.create_task(self._renew_forever(used))
         try:
@@ -220,7 +234,9 @@ class ControllerClient:
         used[:] = [str(request.id)]
         while True:
             try:
-                return await self.create(request)
+                async with self._creating:
+                    left = max(0.0, deadline - asyncio.get_running_loop().time())
+                    return await self.create(request.model_copy(update={"patience": min(left, LONGEST_LINE)}))
             except Gone:
                 if sent:
                     raise

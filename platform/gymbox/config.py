@@ -7,9 +7,10 @@ are its fields. Nobody below the command line reads configuration.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import yaml
@@ -112,18 +113,23 @@ def _without_passwords(value: Any) -> Any:
     return value
 
 
-def compose(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Settings:
+def compose(
+    overrides: Sequence[str], config_dirs: Sequence[Path] = (), given: Mapping[str, Any] = MappingProxyType({})
+) -> Settings:
     """The settings that the shipped configuration, that of `config_dirs` and `overrides` make together. Their secrets
     are hidden from the logs.
 
     Args:
         overrides: `group=choice` and `name.field=value`, as on the command line.
         config_dirs: folders with groups of one's own, such as `model/mine.yaml` for `model=mine`.
+        given: parts of the settings that are there already, in the place of what is composed: components, or the
+            fields of `runner` that win.
 
     Raises:
         ConfigError: what is wrong, with the nearest name where one is mistyped.
     """
     raw = _composed([_prepared(override) for override in overrides], config_dirs)
+    raw |= {**given, "runner": {**(raw.get("runner") or {}), **given.get("runner", {})}}
     parts: dict[str, Any] = {
         "agent": component(raw.get("agent"), "agent", Agent),
         "agents": {name: component(each, f"agents.{name}", Agent) for name, each in (raw.get("agents") or {}).items()},
@@ -135,22 +141,22 @@ def compose(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Setti
         "proxy": _validated(ProxyLimits, raw.get("proxy") or {}, "proxy"),
     }
     for part in parts.values():
-        for secret in _secrets(part):
+        for secret in values_in(part, SecretStr):
             logs.hide(secret.get_secret_value())
     return _validated(Settings, {**raw, **parts}, "settings")
 
 
-def _secrets(value: Any) -> Iterator[SecretStr]:
-    """Every secret in a component's fields."""
-    if isinstance(value, SecretStr):
+def values_in[Kind](value: Any, kind: type[Kind]) -> Iterator[Kind]:
+    """Every value of that kind, such as secrets or paths, in a component's fields, however deep."""
+    if isinstance(value, kind):
         yield value
     elif isinstance(value, BaseModel):
-        yield from _secrets(dict(value))
+        yield from values_in(dict(value), kind)
     elif isinstance(value, dict):
-        yield from _secrets(list(value.values()))
+        yield from values_in(list(value.values()), kind)
     elif isinstance(value, list | tuple | set | frozenset):
         for part in value:
-            yield from _secrets(part)
+            yield from values_in(part, kind)
 
 
 def component(raw: Any, name: str, kind: type[BaseModel] | None) -> Any:
@@ -159,6 +165,8 @@ def component(raw: Any, name: str, kind: type[BaseModel] | None) -> Any:
     Raises:
         ConfigError: `_target_` is missing, cannot be imported or is of another kind, or its fields are wrong.
     """
+    if isinstance(raw, BaseModel) and _is_a(type(raw), kind):
+        return raw
     if not isinstance(raw, dict) or "_target_" not in raw:
         raise ConfigError(f"{name} has no _target_; choose one with {name}=NAME")
     target, fields = str(raw["_target_"]), {key: value for key, value in raw.items() if key != "_target_"}
@@ -187,7 +195,17 @@ def _validated[Found: BaseModel](kind: type[Found], fields: dict[str, Any], name
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        raise ConfigError(f"{name} is wrong:\n{explain(error, list(kind.model_fields))}") from error
+        raise ConfigError(f"{name} is wrong:\n{explain(error, _names_at(kind, error))}") from error
+
+
+def _names_at(kind: type[BaseModel], error: ValidationError) -> list[str]:
+    """The fields that are known where the error has found others."""
+    known: list[str] = []
+    for fault in error.errors(include_url=False):
+        inner = kind.model_fields.get(str(fault["loc"][0])) if len(fault["loc"]) > 1 else None
+        if fault["type"] == "extra_forbidden" and inner is not None and isinstance(inner.annotation, type):
+            known += getattr(inner.annotation, "model_fields", {})
+    return known or list(kind.model_fields)
 
 
 def _prepared(override: str) -> str:

@@ -6,40 +6,31 @@ and forwarded by the proxy on loopback ports, so that `gymbox sandbox ls` and ot
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import secrets
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-from gymbox_sandbox.lifecycle import CreateSandbox, Ended, fingerprint
-from gymbox_sandbox.wire import SESSION_HEADER
+from gymbox_sandbox.lifecycle import fingerprint
 
 from gymbox.controller.app import controller_app
 from gymbox.controller.containers import sweep_abandoned
 from gymbox.controller.environments import LoadedEnvironments
+from gymbox.controller.line import Claim
 from gymbox.controller.routes import Routes
-from gymbox.controller.sandboxes import Sandbox, Sandboxes
+from gymbox.controller.sandboxes import Sandboxes
 from gymbox.controller.server import guard_of
 from gymbox.controller.settings import ControllerSettings
 from gymbox.controller.state import StateDirectory
 from gymbox.environment import Catalog, Environment
-from gymbox.errors import JudgeFailed
 from gymbox.http import HttpClient
 from gymbox.judge import Judge
 from gymbox.lifetime import raise_file_limit
+from gymbox.local_controller import LocalController
 from gymbox.providers import SandboxProvider
 from gymbox.proxy.server import Proxy
 from gymbox.proxy.settings import ProxySettings
-from gymbox.sandbox_client import ENDED_WAIT, Reach, SandboxClient
+from gymbox.sandbox_client import SandboxClient
 from gymbox.serving import Listener
-
-log = logging.getLogger(__name__)
-
-LEASE = 86_400.0
-"""Seconds: the caller lives in this process, so only its end can orphan a sandbox, and the next start sweeps that."""
 
 
 class EmbeddedController:
@@ -75,7 +66,6 @@ class EmbeddedController:
         self._judge = judge
         self._settings = settings or ControllerSettings(port=0)
         self._proxy_settings = proxy or ProxySettings()
-        self._places = asyncio.Semaphore(self._settings.max_sandboxes)  # first come, first served
         self._stack = AsyncExitStack()
         self.url = ""
         """Of the REST API."""
@@ -122,57 +112,15 @@ class EmbeddedController:
         Raises:
             Problem: (on entering) see `Sandboxes.create`.
         """
-        return self._sandbox(environment, id or f"{environment.name}-{secrets.token_hex(8)}")
+        return self.local().sandbox(environment, id=id)
 
-    @asynccontextmanager
-    async def _sandbox(self, environment: Environment, id: str) -> AsyncIterator[SandboxClient]:
-        async with self._places, self._placed(environment, self._unused(id)) as sandbox:
-            yield sandbox
-
-    @asynccontextmanager
-    async def _placed(self, environment: Environment, id: str) -> AsyncIterator[SandboxClient]:
-        request = CreateSandbox.model_construct(id=id, environment=environment.name, lease=LEASE, labels={}, wait=True)
-        try:
-            yield self._client(await self.sandboxes.create(request, environment))
-        finally:
-            if id in self.sandboxes:
-                try:
-                    await self.sandboxes.delete(id)
-                except Exception:
-                    log.warning("cannot delete sandbox %s, which goes with this controller", id, exc_info=True)
-
-    def _unused(self, id: str) -> str:
-        """The id, with an ending if an earlier sandbox has used it up."""
-        return f"{id[:90]}.{secrets.token_hex(3)}" if self.sandboxes.is_used_up(id) else id
-
-    def _client(self, sandbox: Sandbox) -> SandboxClient:
-        base, socket = sandbox.container.server()
-        headers = {"Content-Type": "application/json"}
-        if sandbox.route.session:
-            headers[SESSION_HEADER] = sandbox.route.session
-        reach = Reach(base=base, socket=socket, headers=headers, tools_headers=headers)
-
-        async def why() -> Ended | None:
-            try:
-                async with asyncio.timeout(ENDED_WAIT):
-                    await sandbox.over.wait()
-            except TimeoutError:
-                pass  # it lives, as far as anyone knows
-            return sandbox.ended
-
-        @asynccontextmanager
-        async def fresh() -> AsyncIterator[SandboxClient]:
-            await self.sandboxes.delete(sandbox.id)
-            async with self._placed(sandbox.environment, f"{sandbox.id[:80]}.verify-{secrets.token_hex(3)}") as clean:
-                yield clean
-
-        return SandboxClient(sandbox.id, sandbox.environment.manifest, self._http, reach, why, fresh, self.judge)
+    def local(self, claim: Claim = Claim()) -> LocalController:
+        """The same for rollouts on this account."""
+        return LocalController(self.sandboxes, self._http, self._judge, claim)
 
     async def judge(self) -> Judge:
         """
         Raises:
             JudgeFailed: there is none.
         """
-        if self._judge is None:
-            raise JudgeFailed("this environment needs a judge, and this run has none: add judge=…")
-        return self._judge
+        return await self.local().judge()

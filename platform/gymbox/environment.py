@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from gymbox_sandbox.lifecycle import ID_PATTERN
 from gymbox_sandbox.tasks import HIDDEN
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from gymbox.errors import ConfigError, nearest
 
@@ -56,6 +56,15 @@ class Timeouts(_Strict):
     """A whole rollout, model calls included."""
 
 
+class ArtifactLimits(_Strict):
+    """What the artifacts of one rollout may be together."""
+
+    megabytes: int = Field(64, ge=1, le=8192)
+    """Their size, not compressed."""
+    files: int = Field(10_000, ge=1, le=200_000)
+    """Their number, folders and links among them."""
+
+
 class JudgeLimits(_Strict):
     """What one verify may ask of its judge."""
 
@@ -81,6 +90,13 @@ class Image(_Strict):
     """A Dockerfile in the folder, instead; it must start from `ARG BASE_IMAGE` / `FROM ${BASE_IMAGE}`."""
 
 
+def _in_workspace(path: str) -> str:
+    parts = path.split("/")
+    if not all(parts) or {".", ".."} & set(parts):
+        raise ValueError(f"{path!r} is no path in the workspace: write it as folder/file or folder/**/*.py")
+    return path
+
+
 class Manifest(_Strict):
     """`environment.yaml`."""
 
@@ -104,13 +120,16 @@ class Manifest(_Strict):
     """Tasks that may share one sandbox at once, each with an instance of its own."""
     verify: Literal["shared", "fresh"] = "shared"
     """`fresh` scores in a second, clean sandbox to which only `artifacts` are copied."""
-    artifacts: list[str] = Field(default_factory=list)
-    """Paths in the workspace that a fresh verify gets."""
+    artifacts: list[Annotated[str, AfterValidator(_in_workspace)]] = Field(default_factory=list)
+    """What of the workspace a fresh verify gets, and what `reverify: artifacts` keeps: paths of files and folders, or
+    patterns such as `src/**/*.py`. What is missing stays missing."""
+    artifact_limits: ArtifactLimits = ArtifactLimits()
     network: Literal["none", "internal"] = "none"
     """`none`: no interface but loopback. `internal`: a network of its own, with nobody else in it, leading nowhere."""
-    reverify: Literal["no", "stateless"] = "no"
+    reverify: Literal["no", "stateless", "artifacts"] = "no"
     """`stateless`: `verify` looks at nothing but the row and the response, so that `gymbox eval reverify` may score
-    what is stored anew, in a sandbox in which no agent has been."""
+    what is stored anew, in a sandbox in which no agent has been. `artifacts`: at nothing but these and `artifacts`,
+    which are therefore kept in the run's folder."""
     key_metrics: list[str] = Field(default_factory=list)
     """What `gymbox eval metrics` shows first: names of rewards' components, of metrics, or of what the folder's own
     `metrics.py` computes."""
@@ -119,6 +138,14 @@ class Manifest(_Strict):
     image: Image = Image()
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
+
+    @model_validator(mode="after")
+    def _kept_of_one_task(self) -> Self:
+        if self.reverify == "artifacts" and not self.artifacts:
+            raise ValueError("reverify: artifacts needs to know which: add artifacts: [path, …]")
+        if self.reverify == "artifacts" and self.sessions > 1:
+            raise ValueError("reverify: artifacts needs sessions: 1: tasks that share a sandbox share its workspace")
+        return self
 
     @field_validator("judge", mode="before")
     @classmethod

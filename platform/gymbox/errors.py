@@ -121,6 +121,8 @@ class ErrorKind(StrEnum):
     """The agent raised."""
     VERIFY_FAILED = "verify_failed"
     """The environment's `verify` raised."""
+    ARTIFACTS_TOO_LARGE = "artifacts_too_large"
+    """What the agent left to be scored is more than the manifest's `artifact_limits` allow."""
     JUDGE_FAILED = "judge_failed"
     """The judge that `verify` asked gave no usable answer: it was not reached, refused, was garbled each time, or had
     no majority."""
@@ -128,6 +130,8 @@ class ErrorKind(StrEnum):
     """`verify` returned what is no finite number."""
     TIMED_OUT = "timed_out"
     """The stage, or the whole rollout, took longer than `timeouts` allow."""
+    CANCELLED = "cancelled"
+    """Whoever asked for it did not want it any more; see the Python API."""
     INVALID_TASK = "invalid_task"
     """The row is no task that the environment takes."""
     INTERNAL = "internal"

@@ -25,6 +25,7 @@ from gymbox.http import HttpClient
 from gymbox.models import Call, Model
 from gymbox.models.capture import Capture
 from gymbox.models.limits import Budget
+from gymbox.models.metered import CallMeter, MeteredModel
 from gymbox.models.recorded import RecordedModel
 from gymbox.models.strict_json import strict_json
 from gymbox.models.structured import fault_in, wanted_schema
@@ -74,6 +75,10 @@ class Judge:
     def record(self, capture: Capture) -> None:
         """From now on have what it is asked written there, each call with its rollout's id."""
         self.model = RecordedModel.of(self.model, capture)
+
+    def metered(self, meter: CallMeter) -> None:
+        """From now on have what it is asked counted there."""
+        self.model = MeteredModel.of(self.model, meter)
 
     def hearing(self, rollout: str, limits: JudgeLimits, gold: Any = None) -> Hearing:
         """One verify, which belongs to `rollout`; `gold` are the row's `gold_judgements`, which the scripted model

@@ -7,9 +7,10 @@ import logging
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal, TextIO
 
 from gymbox.redaction import forms_of, mark_of
@@ -103,3 +104,32 @@ def setup(
     for chatty in ("asyncio", "aiohttp.access", "urllib3", "docker", "uvicorn"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     return handler
+
+
+class _File(logging.FileHandler):
+    """What it cannot write is on the console all the same; a full disk is told of by whatever it stops."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
+        pass
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()
+
+
+@contextmanager
+def into(path: Path) -> Iterator[None]:
+    """Write what is logged inside to a file, too, a JSON object a line; one that is there is gone on with.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    handler = _File(path, encoding="utf-8")
+    handler.setFormatter(JsonLines())
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()

@@ -9,9 +9,12 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from gymbox.artifacts import ARTIFACTS, ArtifactStore
+from gymbox.budget import Used
 from gymbox.errors import ConfigError
 from gymbox.models.cassettes import CALLS, JUDGE_CALLS
 from gymbox.results import FAILURES, MANIFEST, METRICS, ROLLOUTS, RunManifest, Scores, manifest_in, written
@@ -68,7 +71,7 @@ class Shard:
 
 def merged(paths: Sequence[Path], output: Path, *, partial: bool = False) -> RunManifest:
     """Write one run made of all these shards to `output`, whole or not at all; what is recorded of the calls of
-    their model and judge comes along.
+    their model and judge comes along, and the artifacts.
 
     Args:
         partial: also where shards are missing, or have not finished.
@@ -133,6 +136,9 @@ def _write(shards: Sequence[Shard], folder: Path) -> RunManifest:
             for cassette in sorted((shard.path / calls).glob("*.jsonl")):
                 (folder / calls).mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(cassette, folder / calls / f"{shard.manifest.run}-{cassette.name}")
+        store = ArtifactStore(folder)
+        for path in sorted((shard.path / ARTIFACTS).glob("*/*.tar.gz")):
+            store.take(ArtifactStore(shard.path), path.name.removesuffix(".tar.gz"))
     whole = len(shards) == shards[0].parts and all(shard.manifest.status == "finished" for shard in shards)
     first = shards[0].manifest
     manifest = first.model_copy(
@@ -143,6 +149,8 @@ def _write(shards: Sequence[Shard], folder: Path) -> RunManifest:
             "planned": sum(shard.manifest.planned for shard in shards),
             "done": scores.total.rollouts,
             "scored": scores.total.scored,
+            "used": reduce(Used.plus, (shard.manifest.used for shard in shards)),
+            "stopped_by": None,
             "started_at": min(shard.manifest.started_at for shard in shards),
             "ended_at": max(shard.manifest.ended_at or datetime.now(UTC) for shard in shards),
             "shards": [shard.manifest.run for shard in shards],

@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+from gymbox_sandbox.lifecycle import Priority
 from gymbox_sandbox.tasks import HIDDEN
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator
 
+from gymbox.budget import Budget
 from gymbox.dataset import Dataset, Row, open_datasets
 from gymbox.datasets.templates import Prompt
 from gymbox.environment import Environment
@@ -87,6 +89,11 @@ class RunnerSettings(BaseModel):
     """Go on with the run in `output`: what has its line there is not done again."""
     retry_failed: bool = False
     """With `resume`: do again what has ended in an error; the lines that said so move to `failures.jsonl`."""
+    priority: Priority = "normal"
+    """Where several runs share a controller: `high`, `normal` and `low` have its places as 100 : 10 : 1 while they are
+    scarce. Nothing under way is stopped for it, and none waits for ever."""
+    share: float = Field(1, gt=0, le=1_000_000)
+    """Its part of the places of a shared controller, beside other runs of its priority: 3 has three for one of 1."""
     give_up_after: int = Field(10, ge=0)
     """Stop the run when this many rollouts have ended and every one with the same error, `model_unauthorized`,
     `model_unavailable` or `judge_failed`: all others would fail alike. 0: never."""
@@ -94,11 +101,17 @@ class RunnerSettings(BaseModel):
     """Whether the model's calls are recorded in the run's folder; `sampled`: those of a part of the rollouts."""
     capture_rate: float = Field(0.1, ge=0, le=1)
     """That part; the same rollouts in every run of the same tasks."""
+    layout: Literal["gymbox", "nemo"] = "gymbox"
+    """`nemo`: when the run ends, write its rollouts as NeMo Gym's files, too, into `nemo_gym/` of its folder."""
     ready_timeout: float = Field(60, ge=0)
     """Seconds for which a run waits, before it starts anything, until the model (and the judge) give any answer at
     all; where they give none, it says so and ends. 0: it begins at once."""
     grace: float = Field(30, ge=0)
-    """Seconds that running rollouts get to end after Ctrl-C; then they are dropped, for a resume to do again."""
+    """Seconds that running rollouts get to end after Ctrl-C, or once the budget is used up; then they are dropped, for
+    a resume to do again."""
+    budget: Budget = Budget()
+    """What the run may use in all its starts, such as `{tokens: 1_000_000, cost: 5, seconds: 3600}`. When a limit is
+    reached no further rollout starts and the run ends as `stopped`, to be gone on with by a larger budget."""
 
     @field_validator("capture", mode="before")
     @classmethod
@@ -207,12 +220,7 @@ class Plan:
             ConfigError: faulty rows, all of them, or a dataset that cannot be read; or a setting by environment names
                 one that is not in the run; or an agent that is not in the run is chosen, or one that is there never.
         """
-        self.settings = settings
-        self.environments = environments
-        self.agents = sorted(agents)
-        _check_names(settings, [environment.name for environment in environments])
-        _check_agents(settings, self.agents)
-        self._prompts = {environment.name: _prompt(settings, environment) for environment in environments}
+        self._set_up(environments, settings, agents)
         chosen = [] if settings.cross_agents else self.agents
         self._datasets: list[Dataset] = open_datasets(environments, cache, prompts=self._prompts, agents=chosen)
         try:
@@ -220,6 +228,15 @@ class Plan:
         except ConfigError:
             self.close()
             raise
+
+    def _set_up(self, environments: Sequence[Environment], settings: RunnerSettings, agents: Collection[str]) -> None:
+        """Everything but the rows."""
+        self.settings = settings
+        self.environments = environments
+        self.agents = sorted(agents)
+        _check_names(settings, [environment.name for environment in environments])
+        _check_agents(settings, self.agents)
+        self._prompts = {environment.name: _prompt(settings, environment) for environment in environments}
 
     def __enter__(self) -> Self:
         return self
@@ -270,6 +287,12 @@ class Plan:
             else:
                 yield slot
 
+    def row(self, environment: str, index: int, repeat: int) -> Row:
+        """A task's row as its slot has it."""
+        number = [each.name for each in self.environments].index(environment)
+        found = self.environments[number]
+        return self._asked(found, self._rendered(found, self._datasets[number][index]), repeat)
+
     def inputs(self) -> dict[str, Any]:
         """Digests and settings on which the results depend; see `RunManifest.inputs`."""
         return {
@@ -286,14 +309,19 @@ class Plan:
         }
 
     def _slots(self, environment: Environment, dataset: Dataset) -> Iterator[Slot]:
-        crossed, prompt = self.settings.cross_agents, self._prompts[environment.name]
         for index in self._order(environment, dataset):
-            row = dataset[index]
-            if prompt is not None:
-                row = replace(row, fields=prompt.rendered(row.fields))
-            for agent in self.agents if crossed else [self._agent_of(environment, row)]:
-                for repeat in range(self.settings.repeats_of(environment.name)):
-                    yield Slot(environment, self._asked(environment, row, repeat), repeat, agent, crossed)
+            yield from self._slots_of(environment, dataset[index])
+
+    def _slots_of(self, environment: Environment, row: Row) -> Iterator[Slot]:
+        """All that is to be done of one task."""
+        row, crossed = self._rendered(environment, row), self.settings.cross_agents
+        for agent in self.agents if crossed else [self._agent_of(environment, row)]:
+            for repeat in range(self.settings.repeats_of(environment.name)):
+                yield Slot(environment, self._asked(environment, row, repeat), repeat, agent, crossed)
+
+    def _rendered(self, environment: Environment, row: Row) -> Row:
+        prompt = self._prompts[environment.name]
+        return row if prompt is None else replace(row, fields=prompt.rendered(row.fields))
 
     def _agent_of(self, environment: Environment, row: Row) -> str | None:
         if not self.agents:

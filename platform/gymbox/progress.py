@@ -189,6 +189,7 @@ class Progress:
             f"reward {total.mean}",
             *self._sandboxes(),
             f"{short(total.tokens)} tokens",
+            *self._budget(),
             *self._left(),
         ]
         self._say(" · ".join(figures))
@@ -204,6 +205,10 @@ class Progress:
             return []
         number = self.sandboxes()
         return [f"{number} {'sandbox' if number == 1 else 'sandboxes'}"]
+
+    def _budget(self) -> list[str]:
+        """How much of each limit is used."""
+        return self.plan.settings.budget.told(self.folder.manifest.used)
 
     def _left(self) -> list[str]:
         """Time to the end at the pace so far; not before as many have ended as run at once, for until then the pace is
@@ -236,7 +241,7 @@ class Progress:
                 short(count.tokens),
             )
         spent = f"{duration(self.clock() - self._began)} so far"
-        below = [self._running(), *self._sandboxes(), spent, *self._left()]
+        below = [self._running(), *self._sandboxes(), spent, *self._budget(), *self._left()]
         return Group(table, Text(" · ".join(below), style="dim"))
 
     def _say(self, text: str, style: str = "") -> None:
@@ -288,6 +293,9 @@ def show(summary: Summary, console: Console, *, program: str, resume: str, onwar
         console.print(Text(f"run {summary.run}: {summary.status}; no rollout has ended"), soft_wrap=True)
     if summary.gave_up:
         console.print(Text(f"gave up: {printable(summary.gave_up)}", style="red"), soft_wrap=True)
+    if summary.stopped_by:
+        console.print(Text(f"stopped: {summary.stopped_by}", style="yellow"), soft_wrap=True)
+        resume = f"{resume} runner.budget.{summary.stopped_by.limit}={summary.stopped_by.more}"
     for kind, count in summary.total.errors.most_common():
         example = printable(summary.total.examples[kind])
         console.print(Text(f"{count} × {kind}, such as {example}", style="red"), soft_wrap=True)

@@ -4,6 +4,7 @@ rollouts.jsonl   one line a rollout, on disk before the rollout counts as done
 failures.jsonl   lines that were taken out of it, because their rollouts are done again
 manifest.json    what went in (digests, settings without secrets, versions), when, how it ended
 metrics.json     the scores, written at the end
+run.log          what was logged meanwhile, a JSON object a line
 """
 
 from __future__ import annotations
@@ -24,10 +25,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gymbox.budget import Reached, Used
+from gymbox.code_version import code_version
 from gymbox.errors import ConfigError
 
 ROLLOUTS, FAILURES, MANIFEST, METRICS = "rollouts.jsonl", "failures.jsonl", "manifest.json", "metrics.json"
-Status = Literal["running", "finished", "interrupted", "failed"]
+LOG = "run.log"
+"""What was logged, in a run's folder."""
+Status = Literal["running", "finished", "interrupted", "stopped", "failed"]
+"""How a run ended; `stopped`: its budget was used up."""
 log = logging.getLogger(__name__)
 
 
@@ -109,7 +115,7 @@ class RunManifest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     run: str
-    """Random; the rollout ids begin with it."""
+    """Random, or given by whoever had a controller start it; the rollout ids begin with it."""
     status: Status = "running"
     starts: int = 1
     """1, and one more for each resume."""
@@ -127,6 +133,10 @@ class RunManifest(BaseModel):
     planned: int
     done: int = 0
     scored: int = 0
+    used: Used = Field(default_factory=Used)
+    """What the calls of all models have used, in all starts; while the run goes on, a few seconds old."""
+    stopped_by: Reached | None = None
+    """The limit of the budget that ended the last start."""
     shards: list[str] = Field(default_factory=list)
     """The runs that this one was put together from."""
     started_at: datetime
@@ -176,6 +186,7 @@ class RunFolder:
         planned: int,
         resume: bool,
         retry_failed: bool = False,
+        run: str | None = None,
         provider: str | None = None,
         images: dict[str, str | None] | None = None,
         versions: dict[str, str] | None = None,
@@ -183,6 +194,7 @@ class RunFolder:
         """A new run in `path`, or with `resume` the one that is there (a new one if there is none).
 
         Args:
+            run: id of a new run; default: a random one.
             retry_failed: move the lines with an error to `failures.jsonl`, so that their rollouts are still to do.
 
         Raises:
@@ -194,7 +206,7 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             now, versions = datetime.now(UTC), {**_versions(), **(versions or {})}
             manifest = RunManifest(
-                run=before.run if before else secrets.token_hex(4),
+                run=before.run if before else run or secrets.token_hex(4),
                 starts=before.starts + 1 if before else 1,
                 started_at=before.started_at if before else now,
                 inputs=inputs,
@@ -203,6 +215,7 @@ class RunFolder:
                 images=images or {},
                 versions=versions,
                 planned=planned,
+                used=before.used if before else Used(),
             )
             folder = cls(path, manifest)
         except OSError as error:
@@ -248,7 +261,7 @@ class RunFolder:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             new.replace(path)
-            _sync(self.path)
+            sync(self.path)
         finally:
             os.close(before)
         self.done, self._scores, self._size = set(), Scores(self.manifest.inputs), 0
@@ -273,6 +286,11 @@ class RunFolder:
                         f"{path}:{number} is damaged ({type(error).__name__}: {error}); mend or remove it, then resume"
                     ) from error
                 self._size += len(line)
+
+    @property
+    def size(self) -> int:
+        """Bytes of `rollouts.jsonl` that are on disk to stay."""
+        return self._size
 
     @property
     def total(self) -> Score:
@@ -335,6 +353,16 @@ class RunFolder:
             os.ftruncate(self._file, self._size)
             raise
         self._size += len(lines)
+
+    async def save(self) -> None:
+        """Write the manifest as it is now; what cannot be written is logged, and will be at the end."""
+        async with self._turn:
+            self.manifest.done, self.manifest.scored = self.total.rollouts, self.total.scored
+            content = self.manifest.model_dump(mode="json")
+            try:
+                await asyncio.to_thread(written, self.path / MANIFEST, content)
+            except OSError as error:
+                log.warning("could not write the manifest of %s: %s", self.path, error.strerror)
 
     async def close(self, status: Status) -> None:
         """Write manifest and metrics, when every line is on disk, and let go of the folder."""
@@ -418,15 +446,15 @@ def written(path: Path, content: dict[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     except OSError:
         with suppress(OSError):
             new.unlink()
         raise
 
 
-def _sync(folder: Path) -> None:
-    # a new name is only sure to survive a crash once its folder is on disk
+def sync(folder: Path) -> None:
+    """Put a folder on disk: only then is a new name in it sure to survive a crash."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -435,5 +463,6 @@ def _sync(folder: Path) -> None:
 
 
 def _versions() -> dict[str, str]:
-    packages = ("gymbox", "pydantic", "aiohttp")
-    return {"python": platform.python_version(), **{package: version(package) for package in packages}}
+    # gymbox by its own word: it may be on the path without having been installed
+    packages = {package: version(package) for package in ("pydantic", "aiohttp")}
+    return {"python": platform.python_version(), "gymbox": code_version(), **packages}

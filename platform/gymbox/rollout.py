@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from gymbox_sandbox.responses import Response
 from gymbox_sandbox.tasks import Task, Verdict
@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gymbox.agents import Agent, Tools
 from gymbox.agents.outcome import outcome_of
+from gymbox.artifacts import Keep
 from gymbox.environment import Environment
 from gymbox.errors import RolloutError, Stage
 from gymbox.http import HttpClient
@@ -32,7 +33,15 @@ class RolloutSandbox(Protocol):
 
     async def reset(self, task: dict[str, Any]) -> None: ...
 
-    async def verify(self, task: dict[str, Any], response: Response) -> Verdict: ...
+    async def verify(
+        self,
+        task: dict[str, Any],
+        response: Response,
+        *,
+        keep: Keep | None = None,
+        artifacts: IO[bytes] | None = None,
+    ) -> Verdict:
+        """`keep` and `artifacts` only come where the manifest says `reverify: artifacts`."""
 
 
 class RolloutController(Protocol):
@@ -78,10 +87,12 @@ async def run_rollout(
     rollout_id: str,
     entered: Callable[[Stage], None] = lambda stage: None,
     endpoints: RolloutEndpoints | None = None,
+    keep: Keep | None = None,
 ) -> RolloutResult:
     """Take one row all the way to a reward; whatever fails on the way is recorded in `error`, never raised.
 
-    `entered` hears of each stage as it begins.
+    `entered` hears of each stage as it begins; `keep` is handed what the agent has left, where the manifest says
+    `reverify: artifacts`.
     """
     result = RolloutResult(rollout_id=rollout_id, task_id=str(row.get("id", "")), environment=environment.name)
     result.began = round(time.time(), 3)
@@ -98,7 +109,11 @@ async def run_rollout(
                 result.response = await outcome_of(agent, Task.model_validate(public), bound, sandbox.tools)
                 result.mask_reason = mask_reason(result.response.output)
                 clock.enter(Stage.VERIFY)
-                verdict = await sandbox.verify(environment.for_verify(row), result.response)
+                task, response = environment.for_verify(row), result.response
+                if keep is not None and environment.manifest.reverify == "artifacts":
+                    verdict = await sandbox.verify(task, response, keep=keep)
+                else:
+                    verdict = await sandbox.verify(task, response)
                 result.reward, result.metrics = verdict.reward, verdict.metrics
                 result.reward_components = verdict.reward_components
     except Exception as error:  # the one broad except: a bad rollout is data, not a crash

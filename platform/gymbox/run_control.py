@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from gymbox.cancels import Cancels
+
 
 class RunControl:
     """Pause, resume, stop and drop, asked from any task of the run's loop. Asking again changes nothing, and nothing
@@ -14,6 +16,8 @@ class RunControl:
         """No further rollout starts; those under way have the run's `grace` to end."""
         self.dropped = asyncio.Event()
         """What is under way ends at once, for a resume to do again."""
+        self.cancels = Cancels()
+        """Single rollouts that are to end."""
         self._going = asyncio.Event()
         self._going.set()
 

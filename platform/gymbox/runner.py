@@ -5,24 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from gymbox_sandbox.responses import Response
 from pydantic import BaseModel, Field
 
 from gymbox import logs
 from gymbox.agents import Agent
-from gymbox.errors import ErrorKind, Stage
+from gymbox.artifacts import ArtifactStore, KeptArtifacts
+from gymbox.budget import Meter, Reached
+from gymbox.cancels import Cancelled
+from gymbox.errors import ErrorKind, RolloutError, Stage
 from gymbox.http import HttpClient
 from gymbox.models import Model
 from gymbox.models.capture import Capture
 from gymbox.models.cassettes import CALLS
+from gymbox.models.metered import MeteredModel
 from gymbox.models.recorded import RecordedModel
 from gymbox.models.rollout_endpoints import RolloutEndpoints
 from gymbox.models.trajectories import has_token_ids, rebuilt, told_of
@@ -52,6 +56,17 @@ class Watcher(Protocol):
         """`result` is None if it was cancelled; else it is on disk."""
 
 
+class Feed(Protocol):
+    """Where a run's workers have their slots from."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether there will be no further one."""
+
+    async def next(self) -> Slot | None:
+        """The next one, waited for; None when there is none."""
+
+
 class Summary(BaseModel):
     """How a run ended."""
 
@@ -66,6 +81,8 @@ class Summary(BaseModel):
     """By environment and agent, where there are several."""
     gave_up: str = ""
     """Why the run stopped of its own accord."""
+    stopped_by: Reached | None = None
+    """The limit of its budget that it came to."""
 
     @property
     def complete(self) -> bool:
@@ -91,6 +108,9 @@ async def run(
     *,
     watcher: Watcher | None = None,
     control: RunControl | None = None,
+    meter: Meter | None = None,
+    feed: Feed | None = None,
+    notes: Callable[[str], dict[str, Any]] = lambda attempt: {},
     players: Mapping[str, Player] | None = None,
     retry_pause: float = RETRY_PAUSE,
 ) -> Summary:
@@ -98,9 +118,12 @@ async def run(
 
     One failed rollout never ends the others. Once `control` is stopped no new one starts, and those under way get
     `settings.grace` seconds; once they are dropped, or this call is cancelled, they end at once. What was dropped has
-    no line. A run that gives up (`settings.give_up_after`) drops them itself.
+    no line. A run that gives up (`settings.give_up_after`) drops them itself; one whose budget is used up stops.
 
     Args:
+        meter: counts what the models' calls use; whoever calls this may have it count the judge's, too.
+        feed: gives the slots, in place of all that the plan lists.
+        notes: what to add to the result of an attempt, by its id.
         players: by name, the plan's `agents`; `agent` with `model` does what none of them is to do.
         retry_pause: seconds before the second attempt at a rollout.
 
@@ -110,58 +133,81 @@ async def run(
     control = control or RunControl()
     status: Status = "failed"
     capture, settings = None, plan.settings
+    meter = meter or Meter(settings.budget, folder.manifest.used)
+    if feed is None:  # a feed may be empty so far
+        feed = Listed(plan, folder)
     if settings.capture != "off":
         rate, secrets = settings.capture_rate, logs.hidden()
         capture = Capture(folder.path / CALLS, mode=settings.capture, rate=rate, secrets=secrets)
     everyone: dict[str | None, Player] = {None: Player(agent, model)}
     everyone.update(players or {})
-    members = _members(everyone, http, capture)
-    run = _Run(plan, members, controller, http, folder, watcher, control, retry_pause, capture)
+    members = _members(everyone, http, meter, capture)
+    run = _Run(plan, members, controller, http, folder, watcher, control, feed, notes, retry_pause, capture)
     try:
         async with capture or nullcontext():
             try:
-                await run.work()
+                async with meter.running(control.stop, control.stopped.is_set, folder.save):
+                    await run.work()
             finally:
                 for member in members.values():
                     await member.endpoints.close()
-        if len(folder.done) == len(plan):
+        run.gave_up = run.gave_up or meter.fault
+        if folder.total.rollouts == len(plan) and feed.ended:
             status = "finished"
+        elif meter.reached:
+            status, folder.manifest.stopped_by = "stopped", meter.reached
         elif not run.gave_up:
             status = "interrupted"
     except asyncio.CancelledError:
         status = "interrupted"
         raise
     finally:
+        folder.manifest.planned = len(plan)
         await folder.close(status)
     return Summary(
         run=folder.manifest.run,
         folder=folder.path,
         status=status,
         planned=len(plan),
-        done=len(folder.done),
+        done=folder.total.rollouts,
         total=folder.total,
         environments=folder.scores,
         agents=folder.agents,
         gave_up=run.gave_up if status == "failed" else "",
+        stopped_by=folder.manifest.stopped_by,
     )
+
+
+class Listed:
+    """The slots of a plan, one after the other, without those that have their line in the folder."""
+
+    ended = True
+    """There are no others than those that the plan lists."""
+
+    def __init__(self, plan: Plan, folder: RunFolder) -> None:
+        self._slots = (slot for slot in plan if slot.id(folder.manifest.run) not in folder.done)
+
+    async def next(self) -> Slot | None:
+        return next(self._slots, None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Member:
     agent: Agent
     model: Model
-    """Recorded, where the run's calls are."""
+    """Metered, and recorded where the run's calls are."""
     endpoints: RolloutEndpoints
 
 
 def _members(
-    players: Mapping[str | None, Player], http: HttpClient, capture: Capture | None
+    players: Mapping[str | None, Player], http: HttpClient, meter: Meter, capture: Capture | None
 ) -> dict[str | None, _Member]:
     """By the name of the agent; those who ask the same model share its endpoints."""
     endpoints: dict[int, tuple[Model, RolloutEndpoints]] = {}
     for player in players.values():
         if id(player.model) not in endpoints:
-            model = player.model if capture is None else RecordedModel.of(player.model, capture)
+            model: Model = MeteredModel.of(player.model, meter)
+            model = model if capture is None else RecordedModel.of(model, capture)
             endpoints[id(player.model)] = model, RolloutEndpoints(model, http)
     return {name: _Member(player.agent, *endpoints[id(player.model)]) for name, player in players.items()}
 
@@ -175,17 +221,26 @@ class _Run:
     folder: RunFolder
     watcher: Watcher | None
     control: RunControl
+    feed: Feed
+    notes: Callable[[str], dict[str, Any]]
     retry_pause: float
     capture: Capture | None
     gave_up: str = ""
+    artifacts: ArtifactStore = field(init=False)
     heard: Counter[ErrorKind | None] = field(default_factory=Counter)
     """How rollouts have ended in this start of the run; None: with a reward."""
+    stages: dict[str, Stage] = field(default_factory=dict)
+    """How far the rollouts under way are."""
+
+    def __post_init__(self) -> None:
+        self.artifacts = ArtifactStore(self.folder.path, secrets=logs.hidden())
 
     async def work(self) -> None:
         """A crew of workers shares the slots that are left; memory does not grow with their number."""
-        slots = (slot for slot in self.plan if slot.id(self.folder.manifest.run) not in self.folder.done)
-        size = min(self.plan.settings.concurrency, len(self.plan) - len(self.folder.done))
-        crew = [asyncio.create_task(self._worker(slots)) for _ in range(size)]
+        size = self.plan.settings.concurrency
+        if self.feed.ended:
+            size = min(size, len(self.plan) - len(self.folder.done))
+        crew = [asyncio.create_task(self._worker()) for _ in range(size)]
         everyone = asyncio.gather(*crew)
         control = self.control
         stopped, dropped = asyncio.create_task(control.stopped.wait()), asyncio.create_task(control.dropped.wait())
@@ -203,13 +258,13 @@ class _Run:
                 task.cancel()
             await asyncio.gather(*crew, stopped, dropped, everyone, return_exceptions=True)
 
-    async def _worker(self, slots: Iterator[Slot]) -> None:
-        while await self.control.may_start() and (slot := next(slots, None)):
+    async def _worker(self) -> None:
+        while await self.control.may_start() and (slot := await self.feed.next()):
             if self.watcher:
                 self.watcher.started(slot)
             result: RolloutResult | None = None
             try:
-                finished, failed = await self._attempts(slot)
+                finished, failed = await self._unless_cancelled(slot)
                 await self.folder.add(self._record(slot, finished, failed))
                 result = finished
                 log.info("rollout %s: %s", result.rollout_id, result.error.kind if result.error else result.reward)
@@ -226,6 +281,21 @@ class _Run:
         if result.error and kind in HOPELESS and not others and self.heard[kind] == enough:
             self.gave_up = f"the first {enough} rollouts all ended in {kind}: {result.error.detail}"
             self.control.drop()
+
+    async def _unless_cancelled(self, slot: Slot) -> tuple[RolloutResult, list[RolloutResult]]:
+        """See `_attempts`; a rollout that is cancelled ends with an error that says so."""
+        id, began = slot.id(self.folder.manifest.run), time.perf_counter()
+        try:
+            async with self.control.cancels.scope(id):
+                return await self._attempts(slot)
+        except Cancelled as error:
+            stage = self.stages.get(id, Stage.PROVISION)
+            told = RolloutError(stage=stage, kind=ErrorKind.CANCELLED, detail=str(error), retryable=False)
+            result = RolloutResult(rollout_id=id, task_id=slot.row.id, environment=slot.environment.name, error=told)
+            result.timings["total"] = round(time.perf_counter() - began, 6)
+            return result, []
+        finally:
+            self.stages.pop(id, None)
 
     async def _attempts(self, slot: Slot) -> tuple[RolloutResult, list[RolloutResult]]:
         """The last attempt, and the failed ones before it."""
@@ -246,8 +316,21 @@ class _Run:
         id = slot.id(manifest.run)
         # a sandbox of an earlier attempt may still be there, and the same id would mean the same, used sandbox
         sandbox = id if (manifest.starts, attempt) == (1, 1) else f"{id}.{manifest.starts}.{attempt}"
-        entered = partial(self.watcher.entered, slot) if self.watcher else _unheard
+        kept: list[KeptArtifacts | None] = []
+
+        async def keep(file: IO[bytes]) -> None:
+            try:
+                kept.append(await self.artifacts.keep(file))
+            except OSError as error:  # a verdict is worth having without them
+                log.warning("rollout %s: its artifacts are not kept: %s", id, error)
+
         member = self.members[slot.agent]
+
+        def entered(stage: Stage) -> None:
+            self.stages[id] = stage
+            if self.watcher:
+                self.watcher.entered(slot, stage)
+
         result = await run_rollout(
             slot.row.fields,
             slot.environment,
@@ -258,10 +341,13 @@ class _Run:
             sandbox,
             entered,
             member.endpoints,
+            keep,
         )
+        if kept and kept[-1] is not None:
+            result = result.model_copy(update={"kept_artifacts": kept[-1].model_dump()})
         if self.capture is not None and self.capture.records(sandbox):
             result = await with_calls(result, self.capture, sandbox)
-        return result.model_copy(update={"rollout_id": id})
+        return result.model_copy(update={"rollout_id": id, **self.notes(sandbox)})
 
     def _record(self, slot: Slot, result: RolloutResult, failed: list[RolloutResult]) -> dict[str, Any]:
         """The line in `rollouts.jsonl`: the row as it was, NeMo Gym's keys, and what came of it.
@@ -308,7 +394,3 @@ async def with_calls(result: RolloutResult, capture: Capture, attempt: str) -> R
             output = Response.model_validate({"output": made.main.output}).output
             update["response"] = result.response.model_copy(update={"output": output})
     return result.model_copy(update=update)
-
-
-def _unheard(stage: Stage) -> None:
-    """Where nobody watches."""

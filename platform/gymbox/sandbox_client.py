@@ -10,7 +10,7 @@ import base64
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Literal
@@ -21,8 +21,18 @@ from gymbox_sandbox.responses import Response
 from gymbox_sandbox.tasks import Verdict
 from gymbox_sandbox.wire import JUDGE_HEADER, ExecRequest, ExecResult, ToolResult
 
+from gymbox.artifacts import Keep, members_in
 from gymbox.environment import Manifest
-from gymbox.errors import ErrorKind, Gone, NotFound, Problem, SandboxEnded, Unavailable, from_wire
+from gymbox.errors import (
+    ErrorKind,
+    Gone,
+    NotFound,
+    Problem,
+    RolloutFailure,
+    SandboxEnded,
+    Unavailable,
+    from_wire,
+)
 from gymbox.http import Answer, HttpClient
 
 if TYPE_CHECKING:
@@ -119,11 +129,24 @@ class SandboxClient:
         )
         return ToolResult.model_validate_json(answer.body)
 
-    async def verify(self, task: dict[str, Any], response: Response) -> Verdict:
+    async def verify(
+        self,
+        task: dict[str, Any],
+        response: Response,
+        *,
+        keep: Keep | None = None,
+        artifacts: IO[bytes] | None = None,
+    ) -> Verdict:
         """Score the task, given whole. Asked again, it gives the same verdict.
 
         Where the manifest says `verify: fresh`, this one is given up and the task is scored in a clean one, to which
         the artifacts that it names are copied (those that are missing stay missing).
+
+        Args:
+            keep: is handed the artifacts before they are scored. With `verify: shared` they do not count for the
+                verdict, so where they cannot be had that is logged, and nobody is handed anything.
+            artifacts: those of another sandbox: they are put into this one, which was reset and had no agent, and it
+                is scored with them.
 
         Raises:
             Problem: `verify` failed (`rollout_kind` says how), or took too long.
@@ -131,19 +154,50 @@ class SandboxClient:
             SandboxEnded: it is no more.
         """
         task = dict(task)
-        if self._manifest.verify == "shared":
+        if artifacts is not None:
+            await self.put(".", artifacts, tree=True)
             return await self._verify(task, response, self.id)
-        with ExitStack() as stack:
-            saved: list[tuple[str, IO[bytes], str | None]] = []
-            for path in self._manifest.artifacts:
-                file: IO[bytes] = stack.enter_context(TemporaryFile())
-                saved.append((path, file, await self._saved(path, file)))
+        if self._manifest.verify == "shared":
+            if keep is not None:
+                await self._kept(keep)
+            return await self._verify(task, response, self.id)
+        with TemporaryFile() as file:
+            await self.save_artifacts(file)
+            if keep is not None:
+                await keep(file)
+                file.seek(0)
             async with self._fresh() as clean:
                 await clean.reset(self._public)
-                for path, file, route in saved:
-                    if route is not None:
-                        await clean.put(path, file, tree=route == "tree")
-                return await clean._verify(task, response, self.id)
+                return await clean.verify(task, response, artifacts=file)
+
+    async def save_artifacts(self, file: IO[bytes]) -> None:
+        """Write a tar of what the manifest's `artifacts` match in the workspace into `file`.
+
+        Raises:
+            RolloutFailure: it is more than `artifact_limits` allow.
+            TimedOut: nothing came for `IDLE` seconds.
+            SandboxEnded: the sandbox is no more.
+        """
+        limits = self._manifest.artifact_limits
+        params = [("path", "."), *(("only", pattern) for pattern in self._manifest.artifacts)]
+        most = limits.megabytes << 20
+        async with self._stream("GET", "/archive", idle=IDLE, params=params) as answer:
+            async for chunk in answer.content.iter_any():
+                file.write(chunk)
+                if file.tell() > most:
+                    raise _too_large(f"more than {limits.megabytes} MB")
+        file.seek(0)
+        if await asyncio.to_thread(members_in, file) > limits.files:
+            raise _too_large(f"more than {limits.files} files")
+
+    async def _kept(self, keep: Keep) -> None:
+        with TemporaryFile() as file:
+            try:
+                await self.save_artifacts(file)
+            except Problem as error:
+                log.warning("sandbox %s: its artifacts are not kept: %s", self.id, error.detail)
+                return
+            await keep(file)
 
     async def _verify(self, task: dict[str, Any], response: Response, rollout: str) -> Verdict:
         """The verdict; what `verify` asks a judge on the way is asked here, for it cannot leave its sandbox."""
@@ -159,13 +213,6 @@ class SandboxClient:
             if answer.status != ASKED or hearing is None:
                 return Verdict.model_validate_json(answer.body)
             path, body = "/verify/answers", json.dumps({"answers": await hearing.answers(answer.body)}).encode()
-
-    async def _saved(self, path: str, file: IO[bytes]) -> str | None:
-        try:
-            return await self.save(path, file)
-        except NotFound:
-            log.info("sandbox %s has no %s for verify", self.id, path)
-            return None
 
     async def exec(self, command: str | list[str], **options: Any) -> ExecResult:
         """Run a command as the agent's user and wait for its end; `options` are ExecRequest's.
@@ -303,6 +350,10 @@ class SandboxClient:
         """Whether the server inside has said this: its author's code, or that a file is missing. The proxy names the
         sandbox that it does not find."""
         return "rollout_kind" in error.extra or (isinstance(error, NotFound) and error.extra.get("sandbox") != self.id)
+
+
+def _too_large(text: str) -> RolloutFailure:
+    return RolloutFailure(ErrorKind.ARTIFACTS_TOO_LARGE, f"the artifacts to be scored are {text}; see artifact_limits")
 
 
 def _was_not_sent(error: Problem) -> bool:

@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any, Self
 
 import uvicorn
@@ -268,6 +270,7 @@ class Listener:
 
     Args:
         port: 0 takes a free one; `port` and `url` then tell which.
+        unix: listen on a socket at this path instead, which only this user can open; it goes with the listener.
         drain: seconds that requests in flight get to finish when it stops.
 
     Raises:
@@ -281,12 +284,16 @@ class Listener:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        unix: Path | None = None,
         drain: float = 10,
     ) -> None:
-        guard.check_exposed(host)
-        self.host = host
-        self._socket = _bind(host, port)
-        self.port: int = self._socket.getsockname()[1]
+        self.host, self._unix = host, unix
+        if unix is None:
+            guard.check_exposed(host)
+            self._socket = _bind(host, port)
+            self.port: int = self._socket.getsockname()[1]
+        else:
+            self._socket, self.port = _bind_unix(unix), 0
         config = uvicorn.Config(
             Guarded(app, guard),
             http="httptools",
@@ -321,6 +328,8 @@ class Listener:
         self._server.should_exit = True
         if self._task is not None:
             await self._task
+        if self._unix is not None:
+            self._unix.unlink(missing_ok=True)
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -333,6 +342,21 @@ def _bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         bound.close()
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    return bound
+
+
+def _bind_unix(path: Path) -> socket.socket:
+    """Through its open folder: so the address is shorter than the 107 bytes that it may have, wherever that is."""
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    folder, mask = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), os.umask(0o177)
+    try:
+        bound.bind(f"/proc/self/fd/{folder}/{path.name}" if os.path.isdir("/proc/self/fd") else str(path))
+    except OSError as error:
+        bound.close()
+        raise ConfigError(f"cannot listen on {path}: {error.strerror or error}") from error
+    finally:
+        os.umask(mask)
+        os.close(folder)
     return bound
 
 

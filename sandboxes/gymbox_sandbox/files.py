@@ -53,7 +53,8 @@ def routes(
         return JSONResponse({"size": size})
 
     async def get_archive(request: Request) -> Response:
-        return await _download(commands, transfer(request, "pack"), "application/x-tar")
+        only = request.query_params.getlist("only")
+        return await _download(commands, transfer(request, "pack", *only), "application/x-tar")
 
     async def put_archive(request: Request) -> Response:
         spawn = transfer(request, "unpack", str(most_bytes), str(most_files))

@@ -15,6 +15,8 @@ from gymbox_sandbox.wire import Strict
 ROLLOUT_HEADER = "X-Gymbox-Rollout"
 ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
+Priority = Literal["low", "normal", "high"]
+
 EndCause = Literal[
     "deleted",
     "expired",
@@ -60,6 +62,27 @@ class CreateSandbox(Strict):
     """Free labels for listing; names that start with `gymbox.` are refused."""
     wait: bool = True
     """Answer only when it is ready or has failed (else 202 at once)."""
+    run: str = Field("", pattern=r"^[A-Za-z0-9._-]{0,100}$")
+    """The run that it is for: places are shared fairly between runs. Requests without one are like one run."""
+    priority: Priority = "normal"
+    """Of the run; while places are scarce, `high`, `normal` and `low` have them as 100 : 10 : 1."""
+    share: float = Field(1, gt=0, le=1_000_000)
+    """Of the run, among those of its priority: one of 3 has three places for each of one of 1."""
+    patience: float = Field(0, ge=0, le=86_400)
+    """With `wait`: seconds to stand in line for a place while all are taken; then, and with 0 at once, 429."""
+
+
+class QueueView(Strict):
+    """One run in the line for places."""
+
+    run: str
+    """Empty: requests that name none."""
+    priority: Priority
+    share: float
+    places: int
+    """Sandboxes that it has."""
+    waiting: int
+    """Requests that stand in line for one; within a run, first come, first served."""
 
 
 class RenewSandbox(Strict):

@@ -4,7 +4,7 @@ It runs in a process of the agent's user, so permissions and links are the kerne
 
     read PATH                       writes `SIZE\\n` (-1: unknown) and the bytes
     write PATH MODE BYTES           reads the bytes (at most BYTES); writes how many they were
-    pack PATH                       writes `-1\\n` and a tar of the tree
+    pack PATH [ONLY…]               writes `-1\\n` and a tar of the tree, or of what these patterns match in it
     unpack PATH BYTES FILES         reads a tar of at most so much; writes how many files it held
 
 On failure the exit code is 1 and standard error holds `KIND CAUSE TEXT` (KIND as in problems, CAUSE `-` or one word).
@@ -59,8 +59,8 @@ def main(arguments: Sequence[str]) -> int:
                 _read(path)
             case ["write", path, mode, most]:
                 _say(f"{_write(path, int(mode, 8), int(most))}\n".encode())
-            case ["pack", path]:
-                _pack(path)
+            case ["pack", path, *only]:
+                _pack(path, only)
             case ["unpack", path, most_bytes, most_files]:
                 _say(f"{_unpack(path, int(most_bytes), int(most_files))}\n".encode())
     except Refused as error:
@@ -155,11 +155,12 @@ def _store(directory: int, name: str, chunks: Iterator[bytes], mode: int, modifi
     return size
 
 
-def _pack(path: str) -> None:
+def _pack(path: str, only: Sequence[str]) -> None:
     import tarfile
 
     os.close(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC))
     _say(b"-1\n")
+    patterns = [pattern.split("/") for pattern in only]
     with (
         open(1, "wb", closefd=False) as output,
         tarfile.open(mode="w|", fileobj=output, bufsize=_CHUNK, format=tarfile.PAX_FORMAT) as archive,
@@ -167,9 +168,40 @@ def _pack(path: str) -> None:
         for folder, folders, files in os.walk(path, onerror=_raise):
             folders.sort()
             inside = os.path.relpath(folder, path)
-            _add(archive, folder, inside)
+            if not patterns or _chosen(inside, patterns):
+                _add(archive, folder, inside)
             for name in sorted(files + [each for each in folders if os.path.islink(os.path.join(folder, each))]):
-                _add(archive, os.path.join(folder, name), os.path.normpath(os.path.join(inside, name)))
+                member = os.path.normpath(os.path.join(inside, name))
+                if not patterns or (_chosen(member, patterns) and not _leads_out(os.path.join(folder, name), member)):
+                    _add(archive, os.path.join(folder, name), member)
+
+
+def _chosen(member: str, patterns: Sequence[list[str]]) -> bool:
+    """Whether a pattern matches the member, or a folder that it is in. `*`, `?` and `[…]` stay within a name, `**` is
+    any number of folders."""
+    parts = member.split("/")
+    return member != "." and any(
+        _matches(parts[:length], pattern) for pattern in patterns for length in range(1, len(parts) + 1)
+    )
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    from fnmatch import fnmatchcase
+
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_matches(parts[skipped:], pattern[1:]) for skipped in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+
+
+def _leads_out(path: str, member: str) -> bool:
+    """Whether it is a link that `unpack` would refuse, and the rest of the archive with it."""
+    try:
+        target = os.readlink(path)
+    except OSError:
+        return False
+    return _leaves(target, member.count("/"))
 
 
 def _raise(error: OSError) -> NoReturn:
@@ -268,13 +300,17 @@ def _folder(root: int, parts: Sequence[str], name: str) -> int:
 
 
 def _refuse_leaving(member: TarInfo, depth: int) -> None:
-    """Refuse a link that may lead out of the tree: it may climb to the root, and from there only descend."""
-    target = [part for part in member.linkname.split("/") if part not in ("", ".")]
+    if _leaves(member.linkname, depth):
+        raise Refused(f"the link {member.name!r} leaves the tree: {member.linkname!r}", cause="bad_archive")
+
+
+def _leaves(link: str, depth: int) -> bool:
+    """Whether a link may lead out of the tree: it may climb to the root, and from there only descend."""
+    target = [part for part in link.split("/") if part not in ("", ".")]
     climbs = 0
     while climbs < len(target) and target[climbs] == "..":
         climbs += 1
-    if member.linkname.startswith("/") or climbs > depth or ".." in target[climbs:]:
-        raise Refused(f"the link {member.name!r} leaves the tree: {member.linkname!r}", cause="bad_archive")
+    return link.startswith("/") or climbs > depth or ".." in target[climbs:]
 
 
 def _link(root: int, target: Sequence[str], folder: int, name: str, member: TarInfo) -> None:

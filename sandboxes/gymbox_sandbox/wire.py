@@ -16,7 +16,7 @@ token: `tools` may call what stands under *tools*; `control` may call everything
     POST   /exec/{exec_id}/signal   {"signal": "SIGINT"}            (control)
     GET    /files?path=…            -> the bytes                    (control)
     PUT    /files?path=…&mode=644   the bytes -> {"size": n}        (control)
-    GET    /archive?path=…          -> tar of a tree                (control)
+    GET    /archive?path=…          -> tar of a tree; with `&only=…`, once or more, of what matches  (control)
     PUT    /archive?path=…          tar -> {"files": n}             (control)
     GET    /sessions                -> {"sessions": [id, …]}        (control)
     DELETE /session                 ends this session's instance    (control)

@@ -18,20 +18,20 @@ ISLANDS = {
     "rollouts": {
         *("agents", "models", "rollout", "runner", "plan", "merge", "results", "dataset", "progress", "checks"),
         *("dataset_index", "row_check", "datasets"),
-        *("client", "sandbox_client", "judge", "run_control"),
+        *("client", "sandbox_client", "judge", "run_control", "budget", "cancels", "artifacts", "code_version"),
     },
 }
 CONTRACTS = {
     "controller": {"providers"},
     "providers": {"setup_base_image"},
-    "evaluation": {"results", "rollout", "plan"},
+    "evaluation": {"results", "rollout", "plan", "artifacts"},
     "reports": {"evaluation", "results", "models"},
     "exports": {"evaluation", "results", "models", "datasets", "row_check"},
 }
 """What a provider is stands in `gymbox.providers` itself; that much the controller imports, and no provider. The base
 image is named where it is made. An evaluation reads what a run has written; a report shows, and an export tells in the
 formats of others, what both know."""
-TOP = {"cli", "config", "embedded", "doctor", "runs"}
+TOP = {"cli", "config", "embedded", "local_controller", "runs", "doctor"}
 STANDALONE = {"setup_docker", "setup_base_image", "setup_bubblewrap", "setup_chromium"}
 
 

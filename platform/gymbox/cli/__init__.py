@@ -24,6 +24,8 @@ COMMANDS = {
     "dev": "For work on gymbox itself: run its tests.",
 }
 """Each is a module `gymbox.cli.<name>` with a Typer named `app`; --help shows these lines and imports none of them."""
+BESIDE_RUN = ("status", "ls", "tail", "pause", "resume", "cancel")
+"""What `gymbox run` takes in the place of settings: commands of `gymbox.cli.runs`. No setting is a word alone."""
 
 
 class Commands(TyperGroup):
@@ -41,6 +43,12 @@ class LazyCommands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name == "run" and rest and rest[0] in BESIDE_RUN:
+            command = beside_run()
+        return name, command, rest
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             from gymbox.errors import nearest
@@ -53,6 +61,13 @@ class LazyCommands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+def beside_run() -> Any:
+    """The group of the commands that look at runs and steer them."""
+    command = get_command(import_module("gymbox.cli.runs").app)
+    command.name = "run"
+    return command
 
 
 app = typer.Typer(
@@ -82,7 +97,8 @@ def gymbox(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command that `arguments` (default: those of this process) name, and leave with its exit code.
 
-    0: done · 1: it ran and something failed · 2: the request was wrong, nothing was started · 130: interrupted.
+    0: done · 1: it ran and something failed · 2: the request was wrong, nothing was started · 3: a run's
+    budget is used up · 130: interrupted.
     """
     try:
         get_command(app)(args=arguments, prog_name="gymbox", standalone_mode=True)

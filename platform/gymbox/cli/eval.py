@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gymbox.cli import Commands
+from gymbox.cli.convert import convert
 from gymbox.cli.figures import (
     SHOWN,
     interval,
@@ -18,9 +19,9 @@ from gymbox.cli.figures import (
     print_figures,
     print_json,
     print_profile,
-    reader_of,
     table,
 )
+from gymbox.cli.readers import AsJson, Rename, Run_, reader_of
 from gymbox.cli.report import report
 from gymbox.errors import ConfigError, nearest
 
@@ -38,19 +39,15 @@ app = typer.Typer(
     help="Figures of runs, comparisons, reports, profiles of tasks, and rewards anew.",
 )
 
-Run_ = typer.Argument(
-    metavar="RUN",
-    help="Folder of a run, or a JSONL file of rollouts (NeMo Gym's, too); DIR:AGENT is one of a run's several agents.",
-)
 Folders = typer.Option(
     [], "--folder", "-f", help="Where environments are (default: ./environments and those of gymbox); may be repeated."
 )
-AsJson = typer.Option(False, "--json", help="Print JSON.")
 Missing_ = typer.Option(
     "excluded", "--missing", help="Rollouts without a reward: `excluded`, or `as_failure` (a reward of 0)."
 )
 Success = typer.Option(1.0, "--success", help="A reward from which on a try has succeeded.")
 Level = typer.Option(0.95, "--level", min=0.5, max=0.9999, help="Of the intervals.")
+app.command()(convert)
 
 
 @app.command()
@@ -87,6 +84,7 @@ def metrics(
         by=by or None,
         answer=answer or None,
         tasks=tasks,
+        task_intervals=tasks,
     )
     environments = _environments(list(found.environments), folder, needed=own)
     more = _own(environments, reader) if own else {}
@@ -107,9 +105,12 @@ def metrics(
             )
     if tasks:
         table(
-            ["task", *(["agent"] if found.agents else []), "rewards", "successes", "missing", "mean"],
+            ["task", *(["agent"] if found.agents else []), "rewards", "successes", "missing", "mean", "interval"],
             [
-                [each.task, *([each.agent] if found.agents else []), each.n, each.c, each.missing, each.mean]
+                [
+                    *(each.task, *([each.agent] if found.agents else [])),
+                    *(each.n, each.c, each.missing, each.mean, interval(each.interval)),
+                ]
                 for each in found.tasks
             ],
         )
@@ -127,6 +128,7 @@ def compare(
     alpha: float = typer.Option(0.05, "--alpha", min=0, max=1, help="p-value (Holm) below which a difference counts."),
     common: bool = typer.Option(False, "--common", help="Compare the tasks that both have, where they differ."),
     fail_if_worse: bool = typer.Option(False, "--fail-if-worse", help="Exit code 1 where a run is shown to be worse."),
+    rename: list[str] = Rename,
     as_json: bool = AsJson,
 ) -> None:
     """Compare runs of the same tasks with the first one, task by task.
@@ -140,7 +142,7 @@ def compare(
     from gymbox.evaluation.compare import comparison
 
     found = comparison(
-        [reader_of(run) for run in runs],
+        [reader_of(run, rename) for run in runs],
         missing=policy(missing),
         common=common,
         success=success,
@@ -190,14 +192,16 @@ def profile(
 
 @app.command()
 def reverify(
-    run: Path = typer.Argument(metavar="RUN", help="Folder of a run."),
+    run: Path = Run_,
     overrides: list[str] = typer.Argument(
         None, metavar="[NAME=VALUE]...", help="Settings as for `gymbox run`: provider=process, judge=…"
     ),
     output: Path = typer.Option(..., "--output", "-o", help="Folder for the run with new rewards; a new one."),
     only: str = typer.Option("", "--only", help="Only rollouts that ended in this kind of error, as judge_failed."),
     resume: bool = typer.Option(False, "--resume", help="Go on in the output."),
+    limit: int = typer.Option(None, "--limit", min=1, help="Rollouts to do now; --resume goes on with the others."),
     force: bool = typer.Option(False, "--force", help="Also where that may go wrong, into a folder unsafe_…"),
+    rename: list[str] = Rename,
     folder: list[Path] = Folders,
     as_json: bool = AsJson,
 ) -> None:
@@ -207,27 +211,42 @@ def reverify(
     gymbox eval reverify runs/DIR -o runs/again provider=process
     gymbox eval reverify runs/DIR -o runs/again --only judge_failed judge=openai judge.name=NAME
 
-    Only where the environment's manifest says `reverify: stateless`.
+    Only where the environment's manifest says `reverify: stateless`, or `reverify: artifacts`: then what agents left
+    in their workspaces was kept in the run's folder, and is put into the fresh sandboxes. Of NeMo Gym's rollouts the
+    rows are read from the file beside them; --rename AGENT=ENVIRONMENT says what scores them.
 
     Exit code 0: done. 1: some could not be scored. 2: nothing was started.
     """
     from gymbox.evaluation.metrics_file import complete_metrics
 
-    changes = asyncio.run(_reverify(run, overrides or [], output, only, resume, force, folder))
+    changes = asyncio.run(
+        _reverify(reader_of(run, rename), overrides or [], output, only, resume, limit, force, folder)
+    )
     complete_metrics(changes.output)
     if as_json:
         print_json(changes.model_dump(mode="json"))
     else:
         told = [f"{changes.verified} scored anew", f"{len(changes.changed)} changed", f"{changes.copied} copied"]
+        if changes.without_artifacts:
+            told[-1] += f" ({changes.without_artifacts} because no artifacts are kept of them)"
         unsafe = "  (unsafe: rewards may depend on what is not stored)" if changes.unsafe else ""
         typer.echo(f"{changes.output}: {changes.done} of {changes.planned} rollouts; {', '.join(told)}{unsafe}")
+        for name, (old, new) in changes.environments.items():
+            typer.echo(f"  {name} is another than it was: digest {new:.12}, was {old:.12}")
         for id in changes.changed[:SHOWN]:
             typer.echo(f"  changed: {id}")
     raise typer.Exit(1 if changes.failed else 0)
 
 
 async def _reverify(
-    run: Path, overrides: list[str], output: Path, only: str, resume: bool, force: bool, folders: list[Path]
+    reader: RunReader,
+    overrides: list[str],
+    output: Path,
+    only: str,
+    resume: bool,
+    limit: int | None,
+    force: bool,
+    folders: list[Path],
 ) -> Changes:
     import sys
 
@@ -243,13 +262,10 @@ async def _reverify(
 
     if only and only not in (kinds := [kind.value for kind in ErrorKind]):
         raise ConfigError(f"there is no kind of error {only!r}; {nearest(only, kinds)}")
-    reader = reader_of(run)
-    if reader.manifest is None:
-        raise ConfigError(f"{run} has no manifest: only a run of gymbox can be scored anew")
     found = _environments(sorted({rollout.environment for rollout in reader}), folders, needed=True)
     output, unsafe = output_of(output, list(found.values()), force=force)
     if not found:
-        raise ConfigError(f"{run} has no rollouts")
+        raise ConfigError(f"{reader.path} has no rollouts")
     sys.path.append("")  # so that _target_ finds a class in the working directory
     logs.setup(level="WARNING")
     names = ",".join(str(each.folder) for each in found.values())
@@ -267,6 +283,7 @@ async def _reverify(
                 only=only or None,
                 concurrency=settings.runner.concurrency,
                 resume=resume,
+                limit=limit,
                 settings=settings.record(),
             )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gymbox.cli import Commands
+from gymbox.cli.readers import reader_of
 from gymbox.errors import ConfigError
 from gymbox.exports.conversations import Reasoning
 from gymbox.exports.dpo import DpoForm, Pairing
@@ -227,9 +228,7 @@ def dpo(
 
 
 def _readers(runs: list[Path]) -> list[RunReader]:
-    from gymbox.evaluation.rollouts import RunReader
-
-    return [RunReader(run) for run in runs]
+    return [reader_of(run) for run in runs]
 
 
 def _one_name(name: str | None, runs: list[Path]) -> None:

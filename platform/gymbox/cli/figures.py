@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,7 +12,6 @@ from gymbox.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from gymbox.evaluation.compare import Comparison, Difference
     from gymbox.evaluation.profile import Profile
-    from gymbox.evaluation.rollouts import RunReader
     from gymbox.evaluation.summary import AtK, Figures, Summary
     from gymbox.evaluation.tallies import Missing
 
@@ -32,18 +30,6 @@ def policy(missing: str) -> Missing:
         if missing == known:
             return known
     raise ConfigError(f"--missing {missing}: {nearest(missing, list(POLICIES))}")
-
-
-def reader_of(run: Path) -> RunReader:
-    """Of the run that is meant: its folder or file, or `RUN:AGENT`.
-
-    Raises:
-        ConfigError: there is none, or it has no such agent.
-    """
-    from gymbox.evaluation.rollouts import RunReader
-
-    path, colon, agent = str(run).rpartition(":")
-    return RunReader(Path(path), agent) if colon and path and not run.exists() else RunReader(run)
 
 
 def print_figures(name: str, figures: Figures, summary: Summary, key: dict[str, Any], own: dict[str, Any]) -> None:
@@ -86,6 +72,9 @@ def print_figures(name: str, figures: Figures, summary: Summary, key: dict[str, 
     ):
         if spread.count:
             typer.echo(f"  {title:<22}{_said(spread.mean)} each, {spread.total:.6g} in all")
+    if (slow := figures.latency) is not None:
+        parts = [f"{part} {_said(seconds)} s" for part, seconds in slow.model_dump().items()]
+        typer.echo(f"  {'latency':<22}{'  '.join(parts)}")
     for each, value in own.items():
         typer.echo(f"  own {_printable(each, 40)}: {_printable(json.dumps(value), 200)}")
 

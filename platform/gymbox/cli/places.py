@@ -54,6 +54,11 @@ def cache_folder() -> Path:
     return _home("XDG_CACHE_HOME", ".cache") / "gymbox"
 
 
+def data_folder() -> Path:
+    """Where a controller of this user keeps what it was asked to make."""
+    return _home("XDG_DATA_HOME", ".local/share") / "gymbox"
+
+
 def admin_token() -> str:
     """The admin token: $GYMBOX_TOKEN, else that of this user's file, which is made if there is none. It is hidden
     from the logs.

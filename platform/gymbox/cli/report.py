@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gymbox.cli.figures import policy, reader_of
+from gymbox.cli.figures import policy
+from gymbox.cli.readers import reader_of
 from gymbox.errors import ConfigError, nearest
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import shlex
 import signal
@@ -19,9 +20,10 @@ from gymbox import logs
 from gymbox.cli.places import here, program
 from gymbox.config import Settings, compose
 from gymbox.evaluation.metrics_file import complete_metrics
+from gymbox.evaluation.nemo_writer import NEMO_FOLDER
 from gymbox.plan import Plan
 from gymbox.progress import Progress, show
-from gymbox.results import RunFolder, WriteFailed
+from gymbox.results import ROLLOUTS, RunFolder, WriteFailed
 from gymbox.runner import Summary
 from gymbox.runs.job import Job
 from gymbox.runs.sandbox_source import SandboxSource
@@ -44,7 +46,10 @@ def run_(
     gymbox run … runner.output=DIR runner.resume=true
     gymbox run … controller=http://127.0.0.1:8710
 
-    Exit code 0: every rollout has a reward. 1: some have an error. 2: nothing was started. 130: interrupted.
+    Runs that are there: gymbox run status, ls, tail, pause, resume, cancel (each with --help).
+
+    Exit code 0: every rollout has a reward. 1: some have an error. 2: nothing was started. 3: its budget is used up.
+    130: interrupted.
     """
     sys.path.append("")  # so that _target_ finds a class in the working directory
     handler = logs.setup(level="INFO" if verbose else "WARNING")
@@ -62,8 +67,12 @@ def run_(
         typer.echo(summary.model_dump_json(indent=2))
     else:
         show(summary, Console(), program=program(), resume=going.resume, onward=going.onward)
+        if settings.runner.layout == "nemo":
+            typer.echo(f"nemo     {summary.folder / NEMO_FOLDER / ROLLOUTS}")
     if summary.status == "interrupted":
         raise typer.Exit(128 + going.signal)
+    if summary.status == "stopped":
+        raise typer.Exit(3)
     raise typer.Exit(0 if summary.complete else 1)
 
 
@@ -102,6 +111,7 @@ class RunCommand:
 
     @contextmanager
     def _shown(self, plan: Plan, folder: RunFolder, source: SandboxSource) -> Iterator[Progress]:
+        gc.freeze()  # what start-up made is there to stay: no collection need look through it again
         with Progress(self._console, plan, folder, source.count) as progress:
             self._handler.setStream(sys.stderr)  # which the live display has replaced, so lines go above it
             try:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,14 @@ import typer
 
 from gymbox import logs
 from gymbox.cli import Commands
-from gymbox.cli.places import admin_token, environment_folders, state_folder, token_place
+from gymbox.cli.places import (
+    admin_token,
+    cache_folder,
+    data_folder,
+    environment_folders,
+    state_folder,
+    token_place,
+)
 from gymbox.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,7 +58,8 @@ def controller(
     host: str = Host,
     port: int = typer.Option(CONTROLLER_PORT, help="0 takes a free one."),
     allowed_hosts: list[str] = AllowedHosts,
-    max_sandboxes: int = typer.Option(256, min=1, help="Sandboxes at once; more are answered with 429."),
+    max_sandboxes: int = typer.Option(256, min=1, help="Sandboxes at once; more wait, or are answered with 429."),
+    max_waiting: int = typer.Option(4096, min=0, help="Requests that may wait in line for a place."),
     max_starting: int = typer.Option(8, min=1, help="Containers that start at once; others wait in line."),
     lease: float = typer.Option(
         600,
@@ -61,6 +70,10 @@ def controller(
     idle: float = typer.Option(5, min=0, help="Seconds for which an empty container that tasks share is kept."),
     drain: float = typer.Option(30, min=0, help="Seconds that starts in flight get to finish when it is stopped."),
     state: Path = typer.Option(None, help="Folder for its state and the sandboxes' sockets; must be short."),
+    runs: Path = typer.Option(
+        None, help="Folder for the runs that it is asked to do; default: gymbox/runs of this user's data."
+    ),
+    max_runs: int = typer.Option(8, min=1, help="Such runs at once; more are answered with 429."),
     environments: list[Path] = Folders,
     proxy_socket: Path = typer.Option(None, help="Admin socket of a proxy; without one, a proxy starts in here."),
     proxy_url: str = typer.Option(None, help="Where clients reach that proxy."),
@@ -68,7 +81,7 @@ def controller(
     share_tokens: Path = typer.Option(None, help="Folder where servers beside this one find their tokens."),
     log_format: str = LogFormat,
 ) -> None:
-    """The REST API that creates, shows, renews and deletes sandboxes.
+    """The REST API that creates, shows, renews and deletes sandboxes, and does runs.
 
     \b
     gymbox serve controller provider=docker
@@ -85,6 +98,7 @@ def controller(
         port=port,
         allowed_hosts=tuple(allowed_hosts),
         max_sandboxes=max_sandboxes,
+        max_waiting=max_waiting,
         max_starting=max_starting,
         lease=lease,
         idle=idle,
@@ -100,10 +114,14 @@ def controller(
 
     async def main(http: HttpClient) -> None:
         from gymbox.controller.routes import RemoteRoutes, RouteSink
+        from gymbox.controller.sandboxes import Sandboxes
         from gymbox.controller.server import serve_controller
         from gymbox.controller.state import StateDirectory
         from gymbox.environment import Catalog
         from gymbox.proxy import Proxy, ProxySettings
+        from gymbox.runs.of_controller import sourcing_of, sweep
+        from gymbox.runs.places import Places
+        from gymbox.runs.served import ServedRuns
 
         async with AsyncExitStack() as stack:
             sink: RouteSink
@@ -118,13 +136,28 @@ def controller(
                 sink, url = proxy.routes, proxy.url
             held = StateDirectory.main(state or state_folder())
             stack.callback(held.close)
-            catalog = Catalog(environments or environment_folders())
+            folders = environments or environment_folders()
+            catalog = Catalog(folders)
+            places = Places(tuple(folders), state or state_folder(), cache_folder(), token)
+
+            def served(sandboxes: Sandboxes) -> ServedRuns:
+                sourcing = sourcing_of(sandboxes, url, token)
+                return ServedRuns(
+                    runs or data_folder() / "runs",
+                    catalog,
+                    places,
+                    sourcing,
+                    sweep=partial(sweep, sandboxes),
+                    most=max_runs,
+                )
 
             def tell(listener: Listener) -> None:
                 log.info("its API is described at %s/docs; the token for it is in %s", listener.url, token_place())
                 log.info("sandboxes are reached through %s and held by %s", url, provider.name)
 
-            await serve_controller(settings, provider, catalog, held, sink, token, http, proxy_url=url, started=tell)
+            await serve_controller(
+                settings, provider, catalog, held, sink, token, http, proxy_url=url, guests=served, started=tell
+            )
 
     _run(main, log_format)
 

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Response
+from fastapi import FastAPI, Query, Request, Response
 from gymbox_sandbox import __version__
-from gymbox_sandbox.lifecycle import CreateSandbox, RenewSandbox, SandboxView
+from gymbox_sandbox.hang_up import unless_hung_up
+from gymbox_sandbox.lifecycle import CreateSandbox, QueueView, RenewSandbox, SandboxView
 
 from gymbox.controller.environments import environment_view
 from gymbox.controller.metrics import CONTENT_TYPE
@@ -60,12 +61,18 @@ def _add_sandboxes(app: FastAPI, sandboxes: Sandboxes) -> None:
     refusals = answers(NotFound, Conflict, Gone, AtCapacity, Unavailable)
 
     @app.post("/sandboxes", status_code=201, tags=["sandboxes"], responses={202: {"model": SandboxView}, **refusals})
-    async def create(request: CreateSandbox, response: Response) -> SandboxView:
+    async def create(request: CreateSandbox, response: Response, raw: Request) -> SandboxView:
         """Create a sandbox. The same id and body is the same request and gives the same sandbox; another body is a
-        conflict (409); the id of a sandbox that has ended is gone (410), unless its start had failed."""
-        view = sandboxes.view(await sandboxes.create(request))
+        conflict (409); the id of a sandbox that has ended is gone (410), unless its start had failed. While all places
+        are taken it stands in line for `patience` seconds, fair between runs; who hangs up leaves the line."""
+        view = sandboxes.view(await unless_hung_up(raw.receive, sandboxes.create(request)))
         response.status_code = 201 if view.status == "ready" else 202
         return view
+
+    @app.get("/queue", tags=["sandboxes"])
+    async def queue() -> list[QueueView]:
+        """The runs that have places or wait for them: how many, with which priority and share."""
+        return sandboxes.line()
 
     @app.get("/sandboxes", tags=["sandboxes"])
     async def list_all(

@@ -17,6 +17,7 @@ from gymbox_sandbox.lifecycle import ID_PATTERN, CreateSandbox, Ended
 from gymbox_sandbox.wire import SESSION_HEADER
 from pydantic import ValidationError
 
+from gymbox.controller.line import Claim, FairLine
 from gymbox.controller.state import StateDirectory
 from gymbox.environment import Environment
 from gymbox.errors import ImageBuildFailed, Problem, StartFailed, Unavailable
@@ -45,6 +46,8 @@ class Container:
     environment: Environment
     capacity: int
     labels: dict[str, str]
+    claim: Claim = Claim()
+    """Of the run whose sandbox had it made."""
     sandboxes: set[str] = field(default_factory=set)
     """Ids; one that has ended stays until its instance inside is gone too."""
     times: dict[str, float] = field(default_factory=dict)
@@ -109,7 +112,7 @@ class Containers:
         self._state = state
         self._http = http
         self._watcher = watcher
-        self._line = asyncio.Semaphore(max_starting)  # first come, first served
+        self._line = FairLine(max_starting)
         self._idle = idle
         self._live: dict[str, Container] = {}
         self._shared: dict[str, list[Container]] = {}
@@ -149,6 +152,7 @@ class Containers:
             environment=environment,
             capacity=environment.manifest.sessions,
             labels={**labels, DIGEST_LABEL: environment.digest},
+            claim=Claim.of(request),
         )
         self._keep(container)
         self._enter(container, sandbox)
@@ -198,7 +202,7 @@ class Containers:
         try:
             await self._provider.prepare(container.environment)
             await self._until_gone(container)
-            async with self._line:
+            async with self._line.place(container.claim):
                 container.mark("queued")
                 spec = StartSpec(
                     id=container.id,

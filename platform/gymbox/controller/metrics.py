@@ -20,6 +20,8 @@ class Observed(Protocol):
     @property
     def waiting(self) -> int: ...
 
+    def line(self) -> Iterable[Any]: ...
+
     @property
     def containers(self) -> int: ...
 
@@ -73,6 +75,11 @@ class _Gauges(Collector):
         for labels, count in sorted(tally.items()):
             sandboxes.add_metric(labels, count)
         yield sandboxes
+        places = GaugeMetricFamily("gymbox_places", "Places that runs have, and wait for.", labels=["run", "state"])
+        for each in self._observed.line():
+            places.add_metric([each.run, "held"], each.places)
+            places.add_metric([each.run, "waiting"], each.waiting)
+        yield places
         yield GaugeMetricFamily("gymbox_containers", "Containers now.", value=self._observed.containers)
         yield GaugeMetricFamily(
             "gymbox_start_queue_length", "Containers in line to be started.", value=self._observed.waiting

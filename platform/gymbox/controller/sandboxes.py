@@ -18,10 +18,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gymbox_sandbox.lifecycle import CreateSandbox, Ended, Phases, Route, SandboxView, fingerprint
+from gymbox_sandbox.lifecycle import CreateSandbox, Ended, Phases, QueueView, Route, SandboxView, fingerprint
 
 from gymbox import logs
+from gymbox.controller.arrivals import Arrivals, essence
 from gymbox.controller.containers import Container, Containers
+from gymbox.controller.line import Full, Ticket
 from gymbox.controller.metrics import Metrics
 from gymbox.controller.routes import Routes
 from gymbox.controller.settings import ControllerSettings
@@ -57,6 +59,7 @@ class Sandbox:
     environment: Environment
     container: Container
     route: Route
+    place: Ticket
     created_at: float = field(default_factory=time.time)
     """Unix seconds."""
     created: float = field(default_factory=time.monotonic)
@@ -79,7 +82,7 @@ class Sandbox:
         """Whether this is what the request asks for."""
         if not self.exact:
             return request.environment == self.request.environment
-        return request.model_copy(update={"id": self.id, "wait": True}) == self.request
+        return essence(request, self.id) == self.request
 
 
 class Sandboxes:
@@ -112,6 +115,7 @@ class Sandboxes:
         self._containers = Containers(
             provider, state, http, self, max_starting=settings.max_starting, idle=settings.idle
         )
+        self._arrivals = Arrivals(settings.max_sandboxes, settings.max_waiting)
         self._live: dict[str, Sandbox] = {}
         self._ended: OrderedDict[str, Sandbox] = OrderedDict()
         self._leaving: set[asyncio.Task[None]] = set()
@@ -124,7 +128,8 @@ class Sandboxes:
             await self._containers.close(stop_all=False)
             raise
         for id, (container, request) in adopted.items():
-            sandbox = self._new(id, request, container.environment, container)
+            place = self._arrivals.take(request)
+            sandbox = self._new(id, request, container.environment, container, place)
             sandbox.exact = container.capacity == 1
             self._ready(sandbox)
             log.info("adopted sandbox %s on %s", id, container.id)
@@ -133,6 +138,7 @@ class Sandboxes:
 
     async def __aexit__(self, *_: object) -> None:
         self.draining = True
+        self._arrivals.send_all_away(Unavailable("this controller has shut down", retry_after=FULL_RETRY))
         for sandbox in list(self._live.values()):
             if self._state.ephemeral or sandbox.container.started is None:
                 sandbox.error = Unavailable("this controller has shut down", retry_after=FULL_RETRY)
@@ -150,21 +156,20 @@ class Sandboxes:
         """The sandbox that the request asks for: ready, or as it is now where the request does not wait.
 
         Args:
-            environment: use this, whatever is known by its name (only for callers in this process).
+            environment: use this, whatever is known by its name (only for callers in this process, who stand in line
+                however many do).
 
         Raises:
             NotFound: there is no such environment.
             Conflict: the id is another request's.
             Gone: the id has been used and its sandbox has ended.
-            AtCapacity: there are `max_sandboxes`.
+            AtCapacity: there are `max_sandboxes`, and none became free within the request's `patience`.
             StartFailed, ImageBuildFailed, Unavailable: it did not become ready.
         """
         id = request.id or f"{request.environment}-{secrets.token_hex(8)}"
         request = request.model_copy(update={"id": id})
-        sandbox = self._live.get(id)
-        if sandbox is None:
-            sandbox = self._admit(id, request, environment)
-        elif not sandbox.is_same(request):
+        sandbox = self._live.get(id) or await self._arrive(id, request, environment)
+        if not sandbox.is_same(request):
             raise Conflict(f"sandbox {id} exists and was asked for with another request")
         if request.wait:
             await sandbox.settled.wait()
@@ -217,6 +222,9 @@ class Sandboxes:
         Raises:
             NotFound: there is none of that id.
         """
+        if id in self._arrivals:
+            self._arrivals.send_away(id, Gone(f"sandbox {id} was deleted while it waited"))
+            return
         sandbox = self.get(id)
         if sandbox.ended is not None:
             return
@@ -264,6 +272,10 @@ class Sandboxes:
             }
         )
 
+    def line(self) -> list[QueueView]:
+        """The runs that have places or wait for them, those that wait longest first."""
+        return list(self._arrivals.view())
+
     @property
     def waiting(self) -> int:
         """Containers in line to be started."""
@@ -277,6 +289,7 @@ class Sandboxes:
     async def drain(self) -> None:
         """Take no new sandboxes, and give the starts in flight `settings.drain` seconds."""
         self.draining = True
+        self._arrivals.send_all_away(Unavailable("this controller is shutting down", retry_after=FULL_RETRY))
         await self._containers.started_or_failed(self.settings.drain)
 
     # --- what becomes of containers (the containers' Watcher)
@@ -294,24 +307,57 @@ class Sandboxes:
 
     # --- decisions
 
-    def _admit(self, id: str, request: CreateSandbox, environment: Environment | None) -> Sandbox:
+    async def _arrive(self, id: str, request: CreateSandbox, given: Environment | None) -> Sandbox:
+        """Wait for a place, then make the sandbox."""
+        try:
+            async with asyncio.timeout(request.patience if request.wait else 0) as patience:
+                while (sandbox := self._live.get(id)) is None:
+                    self._admissible(id, request, given)
+                    place = await self._arrivals.place(id, request, bounded=given is None)
+                    if place is not None:
+                        return self._placed(id, request, given, place)
+                return sandbox
+        except Full as error:
+            raise self._full() from error
+        except TimeoutError as error:
+            if not patience.expired():
+                raise
+            raise self._full() from error
+
+    def _placed(self, id: str, request: CreateSandbox, given: Environment | None, place: Ticket) -> Sandbox:
+        try:
+            environment = self._admissible(id, request, given)  # once more: much may have happened since
+            return self._admit(id, request, environment, place)
+        except BaseException:
+            self._arrivals.leave(place)
+            raise
+
+    def _full(self) -> AtCapacity:
+        self.metrics.refused.inc()
+        return AtCapacity(
+            f"all {self.settings.max_sandboxes} sandboxes are in use (max_sandboxes)", retry_after=FULL_RETRY
+        )
+
+    def _admissible(self, id: str, request: CreateSandbox, given: Environment | None) -> Environment:
+        """The environment of a sandbox that may be made now.
+
+        Raises:
+            Problem: see `create`.
+        """
         before = self._ended.get(id)
         if before is not None and before.ended is not None and before.error is None:
             raise Gone(f"sandbox {id} has ended: {before.ended.detail}", ended=before.ended.model_dump(mode="json"))
         if any(name.startswith("gymbox.") for name in request.labels):
             raise Invalid("labels whose names start with 'gymbox.' are the controller's own")
-        if environment is None:
-            environment = self._environment(request.environment)
+        environment = given or self._environment(request.environment)
         if self.draining:
             raise Unavailable("this controller is shutting down", retry_after=FULL_RETRY)
-        if len(self._live) >= self.settings.max_sandboxes:
-            self.metrics.refused.inc()
-            raise AtCapacity(
-                f"all {self.settings.max_sandboxes} sandboxes are in use (max_sandboxes)", retry_after=FULL_RETRY
-            )
+        return environment
+
+    def _admit(self, id: str, request: CreateSandbox, environment: Environment, place: Ticket) -> Sandbox:
         self._ended.pop(id, None)
         container = self._containers.place(request, id, environment)
-        sandbox = self._new(id, request, environment, container)
+        sandbox = self._new(id, request, environment, container, place)
         with logs.about(sandbox=id):
             log.info("sandbox %s of %s on %s", id, environment.name, container.id)
         if container.started is not None:
@@ -324,7 +370,9 @@ class Sandboxes:
         except ConfigError as error:
             raise NotFound(str(error)) from error
 
-    def _new(self, id: str, request: CreateSandbox, environment: Environment, container: Container) -> Sandbox:
+    def _new(
+        self, id: str, request: CreateSandbox, environment: Environment, container: Container, place: Ticket
+    ) -> Sandbox:
         tokens = self.tokens.of(id)
         route = Route(
             sandbox=id,
@@ -332,8 +380,7 @@ class Sandboxes:
             tools_token=fingerprint(tokens.tools),
             control_token=fingerprint(tokens.control),
         )
-        request = request.model_copy(update={"wait": True})  # to wait or not makes no other sandbox
-        sandbox = Sandbox(id, request, environment, container, route)
+        sandbox = Sandbox(id, essence(request, id), environment, container, route, place)
         self._live[id] = sandbox
         self._renew(sandbox, request.lease or self.settings.lease)
         self.metrics.created.labels(environment.name).inc()
@@ -364,6 +411,7 @@ class Sandboxes:
             log.info("sandbox %s ended: %s (%s)", sandbox.id, ended.cause, ended.detail)
         sandbox.ended = ended
         del self._live[sandbox.id]
+        self._arrivals.leave(sandbox.place)
         if sandbox.timer is not None:
             sandbox.timer.cancel()
         self._bury(sandbox)

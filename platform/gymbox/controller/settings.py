@@ -21,9 +21,14 @@ class ControllerSettings(BaseModel):
     allowed_origins: tuple[str, ...] = ()
     """Web origins whose pages may call it; by default none."""
     max_sandboxes: int = Field(256, ge=1)
-    """Sandboxes that may live at once; a request beyond that is answered with 429 and Retry-After."""
+    """Sandboxes that may live at once; a request beyond that waits for a place as long as it says (`patience`), and is
+    then answered with 429 and Retry-After."""
+    max_waiting: int = Field(4096, ge=0)
+    """Requests that may stand in line for a place (those with `patience`); one more of a run that waits already is
+    answered with 429."""
     max_starting: int = Field(8, ge=1)
-    """Containers that may start at once; the others wait in line, and their start clock waits with them."""
+    """Containers that may start at once; the others wait in line, fair between runs as for places, and their start
+    clock waits with them."""
     lease: float = Field(600, gt=0, le=86_400)
     """Seconds after which a sandbox that nobody renews is removed, where the request does not say."""
     idle: float = Field(5, ge=0)

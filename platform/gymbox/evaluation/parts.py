@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from gymbox.evaluation.rollouts import Rollout, RunReader
 from gymbox.evaluation.tallies import Sums, Tally
 from gymbox.plan import RunnerSettings
 
 
-class Planned(NamedTuple):
+@dataclass(frozen=True)
+class Planned:
     """Of an environment, or an agent's of it: how many tasks, and the rollouts of each."""
 
     tasks: int
     repeats: int
+    by_task: Mapping[str, int] = field(default_factory=dict)
+    """The rollouts of each task, where its row is known; then not all need have `repeats`."""
 
     @property
     def rollouts(self) -> int:
-        return self.tasks * self.repeats
+        return sum(self.by_task.values()) if self.by_task else self.tasks * self.repeats
+
+    def of(self, task: str) -> int:
+        """Rollouts of a task."""
+        return self.by_task.get(task, 0) if self.by_task else self.repeats
 
 
 @dataclass
@@ -90,8 +97,14 @@ def parts_of(reader: RunReader, by: str | None = None, answer: str | None = None
 
 
 def planned_of(reader: RunReader, *, of_each_agent: bool = False) -> dict[str, Planned]:
-    """What each environment was planned to have, as the manifest says; or, of a run with several agents, each agent of
-    it. Empty where that is not told: so for agents that were chosen by rows."""
+    """What each environment was planned to have, as the manifest says, or the rows beside NeMo Gym's rollouts; or, of
+    a run with several agents, each agent of it. Empty where that is not told: so for agents that were chosen by rows.
+
+    Raises:
+        ConfigError: see `RunReader.given`.
+    """
+    if not of_each_agent and (given := reader.given()):
+        return {name: Planned(len(tasks), max(tasks.values()), tasks) for name, tasks in given.items()}
     if reader.manifest is None or not reader.manifest.inputs.get("environments"):
         return {}
     of_each_agent = of_each_agent or reader.agent is not None
@@ -110,12 +123,14 @@ def planned_of(reader: RunReader, *, of_each_agent: bool = False) -> dict[str, P
 
 def pad(parts: dict[str, Part], planned: Mapping[str, Planned]) -> None:
     """Enter what was planned and never done."""
-    for name, (count, repeats) in planned.items():
+    for name, whole in planned.items():
         tallies = parts.setdefault(name, Part()).tallies
-        for tally in tallies.values():
-            tally.padding = max(0, repeats - tally.lines)
-        for number in range(count - len(tallies)):
-            tallies[f"(not done {number + 1})"] = Tally(padding=repeats)
+        for task in whole.by_task:
+            tallies.setdefault(task, Tally())
+        for task, tally in tallies.items():
+            tally.padding = max(0, whole.of(task) - tally.lines)
+        for number in range(whole.tasks - len(tallies)):
+            tallies[f"(not done {number + 1})"] = Tally(padding=whole.repeats)
 
 
 def pad_agents(parts: Parts, reader: RunReader) -> dict[str, Planned]:

@@ -1,5 +1,5 @@
-"""Reverify: the stored responses of a run scored anew, in sandboxes in which no agent has been and with no model asked
-but the judge, where the environment has one."""
+"""Reverify: what a run has stored scored anew, responses and where it keeps them artifacts, in sandboxes in which no
+agent has been and with no model asked but the judge, where the environment has one."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from gymbox_sandbox.responses import Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from gymbox.artifacts import ARTIFACTS, ArtifactStore, KeptArtifacts
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError, RolloutError, Stage
-from gymbox.evaluation.rollouts import Rollout, RunReader, row_of
+from gymbox.evaluation.nemo_import import inputs_of, line_of
+from gymbox.evaluation.rollouts import Rollout, RunReader
 from gymbox.results import RunFolder, Status
 from gymbox.rollout import RolloutController
 
@@ -38,6 +41,10 @@ class Changes(BaseModel):
     """Scored anew in this start."""
     copied: int = 0
     """Taken over as they are in this start: there is no response, or nobody asked for them."""
+    without_artifacts: int = 0
+    """Of the copied, those that cannot be scored because nothing is kept of what their agents left."""
+    environments: dict[str, tuple[str, str]] = {}
+    """Digests then and now of the environments that are others by now."""
     changed: list[str] = []
     """Ids of rollouts that have another reward now, or another lack of one."""
     failed: int = 0
@@ -50,13 +57,14 @@ def output_of(output: Path, environments: Collection[Environment], *, force: boo
     Raises:
         ConfigError: `verify` of an environment needs more than what is stored, and `force` is off.
     """
-    unfit = sorted(each.name for each in environments if each.manifest.reverify != "stateless")
+    unfit = sorted(each.name for each in environments if each.manifest.reverify == "no")
     if not unfit:
         return output, False
     if not force:
         raise ConfigError(
             f"{', '.join(unfit)} may look at what the agent left in its sandbox, of which a run keeps nothing: its "
-            f"manifest does not say `reverify: stateless`. --force scores it all the same, into a folder {UNSAFE}…"
+            "manifest says neither `reverify: stateless` nor `reverify: artifacts`. --force scores it all the same, "
+            f"into a folder {UNSAFE}…"
         )
     name = output.resolve().name
     return (output if name.startswith(UNSAFE) else output.resolve().with_name(f"{UNSAFE}{name}")), True
@@ -72,45 +80,52 @@ async def reverified(
     only: str | None = None,
     concurrency: int = 8,
     resume: bool = False,
+    limit: int | None = None,
     settings: dict[str, Any] | None = None,
     told: Callable[[Rollout, RolloutError | float], None] = lambda rollout, outcome: None,
 ) -> Changes:
     """Write a run to `output` that has the lines of this one, with new rewards. The old run stays as it is.
 
-    Lines without a response are copied. One that cannot be scored has a typed error and no reward.
+    Lines without a response are copied, and where artifacts are scored, those without them. One that cannot be scored
+    has a typed error and no reward.
 
     Args:
         environments: by name, all that the run has.
         only: a kind of error; lines that did not end so are copied.
         resume: go on in `output` with what is not done there.
+        limit: lines to write in this start; a resume goes on with the others.
 
     Raises:
-        ConfigError: `output` holds something else, or the run has no manifest or is damaged.
+        ConfigError: `output` holds something else, or the run is damaged.
         WriteFailed: a result could not be written.
     """
-    if reader.manifest is None:
-        raise ConfigError(f"{reader.path} has no manifest: only a run of gymbox can be scored anew")
     planned = sum(1 for _ in reader)
-    before = reader.manifest.inputs
+    before = reader.manifest.inputs if reader.manifest else inputs_of(reader)
+    run = reader.manifest.run if reader.manifest else reader.name
+    then = {name: dict((before.get("environments") or {}).get(name) or {}) for name in environments}
     inputs = {
         **before,
-        "reverified": {"run": reader.manifest.run, "rollouts": planned, "only": only, "unsafe": unsafe},
+        "reverified": {"run": run, "rollouts": planned, "only": only, "unsafe": unsafe},
         "environments": {
-            name: {**(before.get("environments") or {}).get(name, {}), "digest": environment.digest}
-            for name, environment in sorted(environments.items())
+            name: then[name] | {"digest": environment.digest} for name, environment in sorted(environments.items())
         },
     }
     RunFolder.check(output, inputs=inputs, resume=resume)
     folder = RunFolder.open(output, inputs=inputs, settings=settings or {}, planned=planned, resume=resume)
     changes = Changes(output=output, unsafe=unsafe, planned=planned)
-    work = _Work(folder, environments, controller, only, unsafe, reader.manifest.run, changes, told)
+    for name, environment in sorted(environments.items()):
+        if (old := then[name].get("digest")) not in (None, environment.digest):
+            changes.environments[name] = old, environment.digest
+            log.warning("%s is another than it was: digest %.12s, was %.12s", name, environment.digest, old)
+    stores = ArtifactStore(_artifacts_beside(reader)), ArtifactStore(output)
+    work = _Work(folder, environments, controller, only, unsafe, run, changes, told, *stores)
     status: Status = "failed"
     try:
-        left = (rollout for rollout in reader if rollout.id not in folder.done)
+        left = islice((rollout for rollout in reader if rollout.id not in folder.done), limit)
         async with asyncio.TaskGroup() as crew:
             for _ in range(min(concurrency, planned - len(folder.done))):
                 crew.create_task(work.through(left))
-        status = "finished"
+        status = "finished" if len(folder.done) == planned else "interrupted"
     except asyncio.CancelledError:
         status = "interrupted"
         raise
@@ -120,6 +135,12 @@ async def reverified(
         changes.done = len(folder.done)
         await folder.close(status)
     return changes
+
+
+def _artifacts_beside(reader: RunReader) -> Path:
+    """The folder of the run; its files in NeMo Gym's layout are one below."""
+    here = reader.file.parent
+    return here if (here / ARTIFACTS).is_dir() else here.parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,19 +153,36 @@ class _Work:
     run: str
     changes: Changes
     told: Callable[[Rollout, RolloutError | float], None]
+    old: ArtifactStore
+    new: ArtifactStore
 
     async def through(self, rollouts: Iterator[Rollout]) -> None:
         for rollout in rollouts:
-            line = dict(rollout.line)
-            if line.get("response") and (self.only is None or rollout.error == self.only):
-                line |= await self._scored(rollout)
+            line = line_of(rollout)
+            kept = await self._taken(line)
+            asked_for = line.get("response") and (self.only is None or rollout.error == self.only)
+            needs = self.environments[rollout.environment].manifest.reverify == "artifacts"
+            if asked_for and (kept is not None or not needs):
+                line |= await self._scored(rollout, kept if needs else None)
             else:
                 self.changes.copied += 1
+                self.changes.without_artifacts += bool(asked_for)
             await self.folder.add(line)
 
-    async def _scored(self, rollout: Rollout) -> dict[str, Any]:
+    async def _taken(self, line: dict[str, Any]) -> KeptArtifacts | None:
+        """What is kept of the rollout, which the new run has from now on, too."""
+        if (told := line.get("kept_artifacts")) is None:
+            return None
+        try:
+            kept = KeptArtifacts.model_validate(told)
+        except ValidationError as error:
+            raise ConfigError(f"rollout {line['rollout_id']}: kept_artifacts is damaged: {error}") from error
+        await asyncio.to_thread(self.new.take, self.old, kept.sha256)
+        return kept
+
+    async def _scored(self, rollout: Rollout, kept: KeptArtifacts | None) -> dict[str, Any]:
         """What changes in its line."""
-        environment, row = self.environments[rollout.environment], row_of(rollout.line)
+        environment, row = self.environments[rollout.environment], rollout.row
         stage, began = Stage.PROVISION, asyncio.get_running_loop().time()
         found: dict[str, Any] = {"reward": None, "metrics": {}, "reward_components": {}, "error": None}
         name = f"{rollout.id[:70]}.again{self.folder.manifest.starts}-{self.folder.manifest.run}"
@@ -154,8 +192,12 @@ class _Work:
                     stage = Stage.RESET
                     await sandbox.reset(environment.public(row))
                     stage = Stage.VERIFY
-                    response = Response.model_validate(rollout.line["response"])
-                    verdict = await sandbox.verify(environment.for_verify(row), response)
+                    task, response = environment.for_verify(row), Response.model_validate(rollout.line["response"])
+                    if kept is None:
+                        verdict = await sandbox.verify(task, response)
+                    else:
+                        async with self.old.opened(kept) as artifacts:
+                            verdict = await sandbox.verify(task, response, artifacts=artifacts)
                     found |= verdict.model_dump(include={"reward", "metrics", "reward_components"})
         except Exception as error:  # as in a rollout: what fails is its outcome
             if found["reward"] is None:

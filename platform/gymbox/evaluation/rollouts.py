@@ -5,12 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from gymbox.errors import ConfigError, nearest
+from gymbox.evaluation.given_rows import GivenRows, Place, place_of
+from gymbox.evaluation.nemo_layout import (
+    FAILURE,
+    INPUTS_SUFFIX,
+    JUDGE_ERROR,
+    OWN,
+    REPEAT,
+    ROLLOUT_ID,
+    TASK,
+    from_nemo,
+    nemo_files,
+)
 from gymbox.plan import DEFAULT_AGENT
 from gymbox.results import ROLLOUTS, manifest_in
 from gymbox.rollout import RolloutResult
@@ -18,13 +32,8 @@ from gymbox.rollout import RolloutResult
 OURS = frozenset(
     {
         *RolloutResult.model_fields,
-        "agent_ref",
-        "skills_ref",
-        "usage",
-        "calls",
-        "attempts",
-        "failed_attempts",
-        "reverified",
+        *("agent_ref", "skills_ref", "usage", "calls", "attempts", "failed_attempts", "reverified", "kept_artifacts"),
+        OWN,
     }
 )
 """Keys of a line that are no part of its row, beside those that begin with `_ng_` or `ng_`."""
@@ -62,11 +71,20 @@ class Rollout:
     stop_reason: str | None
     attempts: int
     line: dict[str, Any] = field(repr=False, compare=False)
-    """All of it."""
+    """All of it; of NeMo Gym's, with what its row had more."""
+    given: dict[str, Any] | None = field(default=None, repr=False, compare=False)
+    """The row as NeMo Gym's files have it; None where they do not."""
     number: int = field(default=0, compare=False)
     """Of its line in the file, from 1."""
     offset: int = field(default=0, compare=False)
     """Of its line in the file: bytes before it."""
+    among_failures: bool = field(default=False, compare=False)
+    """Whether that file is the one in which NeMo Gym keeps failures."""
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What the rollout was made from."""
+        return row_of(self.line if self.given is None else self.given)
 
     def at(self, path: str) -> Any:
         """What the line has at a dotted path (`verifier_metadata.subset`); None if nothing."""
@@ -77,25 +95,32 @@ class Rollout:
 
 
 class RunReader:
-    """Rollouts of a run's folder, or of a JSONL file; each iteration reads it anew and keeps one line in memory.
+    """Rollouts of a run's folder, of a folder of NeMo Gym's, or of a JSONL file with what NeMo Gym has beside it; each
+    iteration reads it anew and keeps one line in memory.
 
-    After an iteration `torn` says how many bytes of an unfinished last line were left out.
+    Of NeMo Gym's, a rollout that only its failures tell of has an error. After an iteration `torn` says how many bytes
+    of an unfinished last line were left out.
     """
 
-    def __init__(self, path: Path, agent: str | None = None) -> None:
+    def __init__(self, path: Path, agent: str | None = None, *, names: Mapping[str, str] | None = None) -> None:
         """
         Args:
             agent: of a run that has several, one: then only its rollouts are there.
+            names: what to call an environment, by the name that it has there.
 
         Raises:
             ConfigError: there is no such run or file, or its manifest is damaged; or the run has no such agent.
         """
         self.path = path
         self.agent = agent
-        self.file = path / ROLLOUTS if path.is_dir() else path
+        self.names = dict(names or {})
+        self.nemo = nemo_files(path)
+        self.file = self.nemo.rollouts if self.nemo else path / ROLLOUTS if path.is_dir() else path
         self.torn = 0
         if not self.file.is_file():
             raise ConfigError(f"{path} holds no rollouts: give the folder of a run, or a JSONL file of rollouts")
+        if self.file.name.endswith(INPUTS_SUFFIX):
+            raise ConfigError(f"{path} has the rows; the rollouts are in the file without {INPUTS_SUFFIX}")
         self.manifest = manifest_in(path)
         if agent is not None and agent not in self._all_agents():
             raise ConfigError(f"{path} has no agent {agent!r}; {nearest(agent, self._all_agents())}")
@@ -128,30 +153,102 @@ class RunReader:
         told = (self.manifest.inputs.get("environments") or {}) if self.manifest else {}
         return (told.get(environment) or {}).get("dataset")
 
+    def given(self) -> dict[str, Counter[str]]:
+        """Of NeMo Gym's files: the rollouts there should be of each task, by environment; empty where they do not
+        tell.
+
+        Raises:
+            ConfigError: a line of the rows is damaged.
+        """
+        found: dict[str, Counter[str]] = {}
+        if self._rows:
+            for row in self._rows.first_of_each_task():
+                tasks = found.setdefault(self._called(environment_of(row)), Counter())
+                tasks[task_key(row)] += self._rows.repeats[row[TASK]]
+        return found
+
     def __iter__(self) -> Iterator[Rollout]:
         """
         Raises:
             ConfigError: a line that is not the last is damaged, or none of a rollout.
         """
-        self.torn = offset = 0
+        self.torn = 0
+        failures = self.nemo.failures if self.nemo and self.nemo.failures.is_file() else None
+        done: set[Place] = set()
+        for place, rollout in self._read(self.file):
+            if failures:
+                done.add(place)
+            if self.agent in (None, rollout.agent):
+                yield rollout
+        if failures:
+            yield from self._failed(failures, done)
+
+    def reread(self, offset: int, number: int = 0, *, among_failures: bool = False) -> Rollout:
+        """The rollout whose line begins there.
+
+        Raises:
+            ValueError, KeyError, TypeError, AttributeError: there is none.
+            OSError: the file cannot be read.
+        """
+        path = self.nemo.failures if among_failures and self.nemo else self.file
+        with path.open("rb") as file:
+            file.seek(offset)
+            return self._rollout(json.loads(file.readline()), number, offset, among_failures)
+
+    def _failed(self, failures: Path, done: set[Place]) -> Iterator[Rollout]:
+        """The last attempt at each rollout without a reward. Failures of other rows are of an earlier collection: NeMo
+        Gym leaves them where they are."""
+        last: dict[Place, tuple[int, int]] = {}
+        attempts = Counter[Place]()
+        for place, rollout in self._read(failures):
+            if place not in done and (self._rows is None or rollout.given is not None or "rollout_id" in rollout.line):
+                last[place] = rollout.offset, rollout.number
+                attempts[place] += 1
+        for place, (offset, number) in last.items():
+            rollout = self.reread(offset, number, among_failures=True)
+            yield rollout if "rollout_id" in rollout.line else replace(rollout, attempts=attempts[place])
+
+    def _read(self, path: Path) -> Iterator[tuple[Place, Rollout]]:
+        """The rollouts of a file, each with the numbers by which the file knows it."""
+        offset, among_failures = 0, path != self.file
         try:
-            with self.file.open("rb") as file:
+            with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
                     begins, offset = offset, offset + len(line)
                     if not line.strip():
                         continue
                     try:
-                        rollout = rollout_of(json.loads(line), number, begins)
-                        if self.agent is None or rollout.agent == self.agent:
-                            yield rollout
+                        read = json.loads(line)
+                        rollout = self._rollout(read, number, begins, among_failures)
                     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                         if not line.endswith(b"\n") and isinstance(error, ValueError):
-                            self.torn = len(line)
+                            self.torn += len(line)
                             return
                         told = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-                        raise ConfigError(f"{self.file}:{number} is no rollout: {told}") from error
+                        raise ConfigError(f"{path}:{number} is no rollout: {told}") from error
+                    yield place_of(read), rollout
         except OSError as error:
-            raise ConfigError(f"cannot read {self.file}: {error.strerror}") from error
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+
+    def _rollout(self, read: dict[str, Any], number: int, offset: int, among_failures: bool) -> Rollout:
+        line, given = from_nemo(read), None
+        if line is read and self._rows is not None and (place := place_of(line)) in self._rows:
+            given = self._rows[place]
+            line = {**given, **line}
+        rollout = replace(rollout_of(line, number, offset), among_failures=among_failures)
+        if rollout.index is None and "rollout_id" not in line:  # as older versions of NeMo Gym had it
+            rollout = replace(rollout, id=f"line-{number}")
+        called = self._called(rollout.environment)
+        if given is None and called == rollout.environment:
+            return rollout
+        return replace(rollout, given=given, environment=called)
+
+    def _called(self, environment: str) -> str:
+        return self.names.get(environment, environment)
+
+    @cached_property
+    def _rows(self) -> GivenRows | None:
+        return GivenRows(self.nemo.inputs) if self.nemo and self.nemo.inputs.is_file() else None
 
 
 def rollout_of(line: dict[str, Any], number: int = 0, offset: int = 0) -> Rollout:
@@ -160,29 +257,27 @@ def rollout_of(line: dict[str, Any], number: int = 0, offset: int = 0) -> Rollou
     Raises:
         ValueError, KeyError, TypeError, AttributeError: it is none of a rollout, or its reward is no number.
     """
-    if "reward" not in line and "_ng_failure_class" not in line:
+    if "reward" not in line and FAILURE not in line:
         raise KeyError("reward")
-    failed = line.get("_ng_failure_class")  # NeMo Gym gives such rollouts a reward of 0, which nobody has measured
-    error = line.get("error") or ({"kind": failed, "detail": line.get("_ng_failure_judge_error")} if failed else None)
+    failed = line.get(FAILURE)  # NeMo Gym gives such rollouts a reward of 0, which nobody has measured
+    error = line.get("error") or ({"kind": failed, "detail": line.get(JUDGE_ERROR)} if failed else None)
     response, calls = line.get("response") or {}, line.get("calls") or {}
     usage = line.get("usage") or response.get("usage") or {}
     output, stop = response.get("output"), (response.get("metadata") or {}).get("stop_reason")
     results = [item for item in output or () if item.get("type") == "function_call_output"]
-    agent = (line.get("agent_ref") or {}).get("name")
-    environment = line.get("environment") or agent or "unknown"
-    index, repeat = line.get("_ng_task_index"), line.get("_ng_rollout_index")
+    index, repeat = line.get(TASK), line.get(REPEAT)
     return Rollout(
-        environment=str(environment),
-        agent=agent if isinstance(agent, str) else None,
+        environment=environment_of(line),
+        agent=agent_of(line),
         task=task_key(line),
         index=index,
         repeat=repeat,
-        id=str(line.get("rollout_id") or line.get("_ng_rollout_id") or f"{index}:{repeat}"),
+        id=str(line.get("rollout_id") or line.get(ROLLOUT_ID) or f"{index}-{repeat}"),
         reward=None if error else _reward(line.get("reward")),
         error=str(error["kind"]) if error else None,
         detail=str(error.get("detail") or "") if error else "",
-        components=_numbers(line.get("reward_components")),
-        metrics=_numbers(line.get("metrics")),
+        components=numbers_in(line.get("reward_components")),
+        metrics=numbers_in(line.get("metrics")),
         input_tokens=_number(calls.get("input_tokens") or usage.get("input_tokens")),
         output_tokens=_number(calls.get("output_tokens") or usage.get("output_tokens")),
         cost=_number(calls.get("cost")),
@@ -199,6 +294,18 @@ def rollout_of(line: dict[str, Any], number: int = 0, offset: int = 0) -> Rollou
     )
 
 
+def environment_of(line: dict[str, Any]) -> str:
+    """The environment's name; NeMo Gym knows it by its agent's."""
+    told = line.get("environment") or (line.get(OWN) or {}).get("environment")
+    return str(told or (line.get("agent_ref") or {}).get("name") or "unknown")
+
+
+def agent_of(line: dict[str, Any]) -> str | None:
+    """The name of the agent, or of its class."""
+    name = (line.get("agent_ref") or {}).get("name")
+    return name if isinstance(name, str) else None
+
+
 def row_of(line: dict[str, Any]) -> dict[str, Any]:
     """The row that a line was made from; a field of the row that has the name of one of ours is lost."""
     return {name: value for name, value in line.items() if name not in OURS and not name.startswith(("_ng_", "ng_"))}
@@ -212,8 +319,8 @@ def task_key(line: dict[str, Any]) -> str:
     for own in (line.get("task_id"), line.get("id")):
         if own is not None and own != "":
             return str(own)
-    if "rollout_id" not in line and line.get("_ng_task_index") is not None:
-        return f"row-{line['_ng_task_index']}"
+    if "rollout_id" not in line and line.get(TASK) is not None:
+        return f"row-{line[TASK]}"
     row = row_of(line)
     params = row.pop("responses_create_params", None) or {}
     kept = {name: params[name] for name in ("input", "instructions") if params.get(name) is not None}
@@ -234,7 +341,8 @@ def _number(value: Any) -> Any:
     return value if isinstance(value, int | float) and abs(value) <= sys.float_info.max else None
 
 
-def _numbers(values: Any) -> dict[str, float]:
+def numbers_in(values: Any) -> dict[str, float]:
+    """What of some values can be counted with."""
     if not isinstance(values, dict):
         return {}
     return {name: float(value) for name, value in values.items() if _number(value) is not None}

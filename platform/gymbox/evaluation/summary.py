@@ -9,9 +9,10 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from gymbox.evaluation import formulas
+from gymbox.evaluation.intervals import Intervals
 from gymbox.evaluation.parts import Part, Planned, pad, pad_agents, parts_of, planned_of
 from gymbox.evaluation.rollouts import RunReader
-from gymbox.evaluation.tallies import Missing, Spread, Tally, together
+from gymbox.evaluation.tallies import Latency, Missing, Spread, Tally, together
 
 SUCCESS = 1.0
 LEVEL = 0.95
@@ -79,6 +80,7 @@ class Figures(_Frozen):
     output_tokens: Spread
     cost: Spread
     seconds: Spread
+    latency: Latency | None
     turns: Spread
     tool_calls: Spread
     tool_errors: Spread
@@ -102,6 +104,10 @@ class TaskFigures(_Frozen):
     missing: int
     mean: float | None
     deviation: float | None
+    standard_error: float | None
+    """Of the mean, tries taken as independent."""
+    interval: tuple[float, float] | None
+    """Of the mean: a bootstrap over tries; None unless `task_intervals` were asked for."""
     errors: dict[str, int]
 
 
@@ -138,6 +144,7 @@ def summary(
     by: str | None = None,
     answer: str | None = None,
     tasks: bool = False,
+    task_intervals: bool = False,
     seed: int = 0,
 ) -> Summary:
     """The figures of a run. What is kept in memory grows with its rewards, not with its lines.
@@ -150,6 +157,7 @@ def summary(
         by: dotted path of a field in the lines whose values tell subsets apart.
         answer: dotted path of the answer, for votes.
         tasks: with the figures of each task.
+        task_intervals: and their intervals, which take milliseconds each where rewards are not just 0 and 1.
 
     Raises:
         ConfigError: a line is damaged.
@@ -165,9 +173,11 @@ def summary(
         listed, tries = list(parts), None if mixed else ks
         return _figures(listed, planned, missing, success, level, tries, answer is not None, seed)
 
+    intervals = Intervals(level, seed) if task_intervals else None
+
     def told(agent: str | None, parts: Mapping[str, Part]) -> list[TaskFigures]:
         return [
-            task_figures(name, agent, task, tally, missing, success)
+            task_figures(name, agent, task, tally, missing, success, intervals)
             for name in sorted(parts)
             for task, tally in parts[name].tallies.items()
             if tally.lines
@@ -215,7 +225,13 @@ def _planned_in(planned: Mapping[str, Planned], environments: Iterable[str]) -> 
 
 
 def task_figures(
-    environment: str, agent: str | None, task: str, tally: Tally, missing: Missing, success: float
+    environment: str,
+    agent: str | None,
+    task: str,
+    tally: Tally,
+    missing: Missing,
+    success: float,
+    intervals: Intervals | None = None,
 ) -> TaskFigures:
     """Of one task."""
     rewards = tally.counted(missing)
@@ -230,6 +246,8 @@ def task_figures(
         missing=tally.missing,
         mean=formulas.mean(rewards),
         deviation=formulas.deviation(rewards),
+        standard_error=formulas.standard_error(rewards),
+        interval=intervals.of(rewards) if intervals else None,
         errors=dict(tally.errors),
     )
 
@@ -285,6 +303,7 @@ def _figures(
         output_tokens=sums.spread("output_tokens"),
         cost=sums.spread("cost"),
         seconds=sums.spread("seconds"),
+        latency=sums.latency(),
         turns=sums.spread("turns"),
         tool_calls=sums.spread("tool_calls"),
         tool_errors=sums.spread("tool_errors"),

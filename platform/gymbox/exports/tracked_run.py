@@ -18,7 +18,7 @@ from typing import Any
 from gymbox.errors import ConfigError
 from gymbox.evaluation.rollouts import RunReader
 from gymbox.evaluation.summary import Figures, summary
-from gymbox.evaluation.tallies import Spread
+from gymbox.evaluation.tallies import Latency, Spread
 from gymbox.exports.rollout_table import record_of, run_name
 from gymbox.results import MANIFEST, METRICS, Status
 
@@ -134,6 +134,7 @@ def _named(figures: Figures) -> dict[str, float]:
         **_spread("output_tokens", figures.output_tokens),
         **_spread("cost", figures.cost),
         **_spread("seconds", figures.seconds),
+        **_latency(figures.latency),
         **{f"mean/{name}": getattr(figures, name).mean for name in ("turns", "tool_calls", "tool_errors")},
     }
     return {name: float(value) for name, value in told.items() if value is not None}
@@ -142,6 +143,10 @@ def _named(figures: Figures) -> dict[str, float]:
 def _spread(name: str, spread: Spread) -> dict[str, float | None]:
     """Sum and mean; where nothing is counted, neither is known."""
     return {name: spread.total if spread.count else None, f"mean/{name}": spread.mean}
+
+
+def _latency(latency: Latency | None) -> dict[str, float]:
+    return {f"latency/{name}": value for name, value in latency.model_dump().items()} if latency else {}
 
 
 def _recorded(path: Path, ended: bool) -> dict[str, float]:

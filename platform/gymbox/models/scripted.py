@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gymbox_sandbox.responses import FunctionCall, Item, Message, Reasoning, Response, ResponsesParams, Usage
-from pydantic import Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from gymbox.dataset import lines_of
 from gymbox.errors import ConfigError, ErrorKind, ModelFailure
@@ -22,12 +22,21 @@ Reply = list[dict[str, Any]]
 Fault = Literal["unauthorized", "rate_limited", "unavailable", "timed_out", "bad_response", "refused_request"]
 
 
+class Tokens(BaseModel):
+    """Tokens of an answer."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    input: int = Field(0, ge=0)
+    output: int = Field(0, ge=0)
+
+
 class ScriptedModel(Model):
     """Replays, turn by turn, `replies` where given, else the row's gold replies.
 
     It keeps no state: which turn it is follows from the request, whose history ends with the replies of the turns
     before. Served over HTTP, where no row is at hand, the gold of the row whose input the request begins with is found
-    in `datasets`. It counts no tokens, since it makes none.
+    in `datasets`. It makes no tokens; of those that it says it has used, `usage` decides.
 
     Raises (`responses`):
         ModelFailure: there is no reply for this turn (`model_refused_request`), or `fail_with` says so.
@@ -42,6 +51,8 @@ class ScriptedModel(Model):
     """Seconds that each answer takes."""
     fail_with: dict[int, Fault] = Field(default_factory=dict)
     """Failures by turn, counted from 0: `{1: rate_limited}`."""
+    usage: Tokens = Tokens()
+    """What each answer says that it has used, to try budgets and prices: `{input: 900, output: 100}`."""
 
     _gold: dict[str, list[Reply] | None] = PrivateAttr(default_factory=dict)
     _lengths: list[int] = PrivateAttr(default_factory=list)
@@ -87,7 +98,11 @@ class ScriptedModel(Model):
                 "model": self.name,
                 "status": "completed",
                 "output": _whole(replies[turn], turn),
-                "usage": Usage(input_tokens=0, output_tokens=0, total_tokens=0),
+                "usage": Usage(
+                    input_tokens=self.usage.input,
+                    output_tokens=self.usage.output,
+                    total_tokens=self.usage.input + self.usage.output,
+                ),
             }
         )
 

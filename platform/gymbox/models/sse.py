@@ -20,10 +20,11 @@ DONE = b"data: [DONE]\n\n"
 
 @dataclass(frozen=True, slots=True)
 class ServerSentEvent:
-    """One event; `data` has its lines joined by line feeds."""
+    """One event; `data` has its lines joined by line feeds, `id` is the last one that the stream has told."""
 
     data: str
     event: str = ""
+    id: str = ""
     ended: bool = True
     """Whether the empty line came that ends it; else the stream ended first, perhaps in its midst."""
 
@@ -36,6 +37,7 @@ class Reader:
         self._looked = 0
         self._data: list[bytes] = []
         self._event = b""
+        self._id = ""
         self._size = 0
         self._first = True
 
@@ -74,7 +76,7 @@ class Reader:
         if not line:
             if self._data:
                 data = b"\n".join(self._data).decode("utf-8", "replace")
-                found.append(ServerSentEvent(data, self._event.decode("utf-8", "replace")))
+                found.append(ServerSentEvent(data, self._event.decode("utf-8", "replace"), self._id))
             self._data, self._event, self._size = [], b"", 0
             return
         self._size += len(line)
@@ -84,7 +86,9 @@ class Reader:
             self._data.append(value)
         elif name == b"event":
             self._event = value
-        # a comment has no name; ids and times of retries mean nothing here
+        elif name == b"id" and b"\0" not in value:
+            self._id = value.decode("utf-8", "replace")
+        # a comment has no name; times of retries mean nothing here
 
 
 async def events_in(parts: AsyncIterator[bytes]) -> AsyncIterator[ServerSentEvent]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from gymbox.errors import ConfigError
 from gymbox.evaluation.compare import Comparison
 from gymbox.evaluation.parts import agent_of
-from gymbox.evaluation.rollouts import Rollout, RunReader, rollout_of
+from gymbox.evaluation.rollouts import Rollout, RunReader
 from gymbox.evaluation.summary import SUCCESS, Summary, summary
 from gymbox.evaluation.tallies import Missing
 from gymbox.reports.plots import Point, plots_of
@@ -46,7 +45,7 @@ class Rows:
         self.previews: list[str] = []
         """Of tasks: how what they ask begins."""
         self.task, self.error, self.aside = array("q"), array("q"), bytearray()
-        self.offsets = array("q")
+        self.offsets, self.among_failures = array("q"), bytearray()
         self.ids: list[str] = []
         self.details: dict[int, str] = {}
         self.columns = {name: array("d") for name in NUMBERS}
@@ -72,6 +71,7 @@ class Rows:
         self.error.append(-1 if kind is None else self.errors.setdefault(kind, len(self.errors)))
         self.aside.append(aside)
         self.offsets.append(rollout.offset)
+        self.among_failures.append(rollout.among_failures)
         self.ids.append(rollout.id)
         for name, column in self.columns.items():
             value = getattr(rollout, name)
@@ -149,7 +149,7 @@ class Source:
         self.rows = Rows(by_agent=bool(reader.agents))
         self._lost: set[str] = set()
         """Attempts that left no response."""
-        self._reader = _Watched(reader.path, reader.agent, self._take)
+        self._reader = _Watched(reader, self._take)
         self.summary: Summary = summary(self._reader, missing=missing, success=success, level=level, ks=ks, tasks=True)
         self._aside: RunReader | None = None
         self.counted = len(self.rows)
@@ -194,25 +194,25 @@ class Source:
         Raises:
             ConfigError: the file has changed since its rows were read.
         """
-        with self._reader.file.open("rb") as counted, (self._aside or self._reader).file.open("rb") as aside:
-            for row in rows:
-                file, path = (aside, self._aside) if self.rows.aside[row] else (counted, self._reader)
-                assert path is not None
-                file.seek(self.rows.offsets[row])
-                try:
-                    rollout = rollout_of(json.loads(file.readline()), int(self.rows.columns["number"][row]))
-                    if rollout.id != self.rows.ids[row]:
-                        raise ValueError(rollout.id)
-                except (ValueError, KeyError, TypeError, AttributeError) as error:
-                    raise ConfigError(f"{path.file} was changed while it was read; make the report again") from error
-                yield row, rollout, path.file.name
+        for row in rows:
+            reader = self._aside if self.rows.aside[row] else self._reader
+            assert reader is not None
+            number, failed = int(self.rows.columns["number"][row]), bool(self.rows.among_failures[row])
+            path = reader.nemo.failures if failed and reader.nemo else reader.file
+            try:
+                rollout = reader.reread(self.rows.offsets[row], number, among_failures=failed)
+                if rollout.id != self.rows.ids[row]:
+                    raise ValueError(rollout.id)
+            except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+                raise ConfigError(f"{path} was changed while it was read; make the report again") from error
+            yield row, rollout, path.name
 
 
 class _Watched(RunReader):
     """A reader whose rollouts someone else sees, too."""
 
-    def __init__(self, path: Path, agent: str | None, take: Callable[[Rollout], None]) -> None:
-        super().__init__(path, agent)
+    def __init__(self, reader: RunReader, take: Callable[[Rollout], None]) -> None:
+        super().__init__(reader.path, reader.agent, names=reader.names)
         self._take = take
 
     def __iter__(self) -> Iterator[Rollout]:

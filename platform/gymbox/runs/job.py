@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import gc
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
@@ -11,35 +12,66 @@ from pathlib import Path
 from typing import Any
 
 from gymbox import logs
+from gymbox.budget import Meter
 from gymbox.config import Settings, record
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError
+from gymbox.evaluation.nemo_layout import nemo_files
+from gymbox.evaluation.nemo_writer import NEMO_FOLDER, write_nemo
+from gymbox.evaluation.rollouts import RunReader
 from gymbox.http import HttpClient
 from gymbox.judge import Judge
+from gymbox.models import Model
 from gymbox.models.capture import Capture
 from gymbox.models.cassettes import JUDGE_CALLS
-from gymbox.plan import Plan
-from gymbox.results import RunFolder
+from gymbox.plan import Plan, RunnerSettings
+from gymbox.results import LOG, ROLLOUTS, RunFolder, RunManifest, WriteFailed
 from gymbox.run_control import RunControl
-from gymbox.runner import Summary, Watcher, run
+from gymbox.runner import Feed, Listed, Summary, Watcher, run
+from gymbox.runs.endpoint import Announce, endpoint
 from gymbox.runs.lineup import Lineup
+from gymbox.runs.live import LiveRun, LiveRuns, Watchers
 from gymbox.runs.places import Places
 from gymbox.runs.readiness import until_ready
-from gymbox.runs.sandbox_source import SandboxSource, sandbox_source
+from gymbox.runs.sandbox_source import SandboxSource, Sourcing, sandbox_source
 
 Watching = Callable[[Plan, RunFolder, SandboxSource], AbstractContextManager[Watcher | None]]
+log = logging.getLogger(__name__)
 
 
 class Job:
-    """One run: `output` is its folder, `control` what it can be asked for while it goes on."""
+    """One run: `output` is its folder, `control` what it can be asked for while it goes on.
 
-    def __init__(self, settings: Settings, places: Places) -> None:
+    Args:
+        sourcing: opens what its sandboxes come from; default: what the settings say.
+        runs: takes the run while it is live; default: it answers on a socket of its own, as the register says.
+        id: of a new run, and what it is addressed by; default: a random one.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        places: Places,
+        *,
+        sourcing: Sourcing | None = None,
+        runs: LiveRuns | None = None,
+        announce: Announce | None = None,
+        id: str | None = None,
+    ) -> None:
         self.settings = settings
         self.output = settings.runner.output or _new_folder(settings.environment)
         self.control = RunControl()
+        self.model: Model = settings.model
         self.running = False
         """Whether rollouts are under way, so that it can be stopped softly."""
+        self.live: LiveRun | None = None
+        """As others see it, once its folder is there."""
         self._places = places
+        self._sourcing: Sourcing = sourcing or sandbox_source
+        self._judge_elsewhere = sourcing is not None
+        self._runs = runs or LiveRuns()
+        self._announce = announce
+        self._id = id
 
     async def main(
         self,
@@ -58,47 +90,125 @@ class Job:
             WriteFailed: a result could not be written.
         """
         runner = self.settings.runner
-        if runner.resume and runner.output is None:
-            raise ConfigError("runner.resume=true needs runner.output=DIR, the folder of the run to go on with")
-        if runner.retry_failed and not runner.resume:
-            raise ConfigError("runner.retry_failed=true needs runner.resume=true: it is for a run to go on with")
-        environments = self._environments()
-        with Plan(environments, runner, self._places.cache / "datasets", self.settings.agents) as plan:
-            lineup = Lineup.of(self.settings, plan)
+        environments = self._checked()
+        with self._plan(environments) as plan:
+            lineup = Lineup.of(self.settings, plan, self.model)
             inputs = self._inputs(plan, lineup)
-            before = RunFolder.check(self.output, inputs=inputs, resume=runner.resume)
+            before = self._before(inputs)
+            check_left(before, runner)
             async with AsyncExitStack() as stack:
+                announce = self._announce
+                if announce is None:
+                    announce = await stack.enter_async_context(endpoint(self._runs, self._places.state))
                 http = await stack.enter_async_context(HttpClient())
                 if before is None or before.status != "finished" or runner.retry_failed:
                     await until_ready([*lineup.models, self.settings.judge], http, runner.ready_timeout)
                 source = await stack.enter_async_context(
-                    sandbox_source(self.settings, environments, http, self._places, told)
+                    self._sourcing(self.settings, environments, http, self._places, told)
                 )
                 await stack.enter_async_context(lineup.opened())
-                folder = self._folder(inputs, source, planned=len(plan))
+                folder = await self._opened(inputs, source, planned=len(plan))
+                stack.enter_context(logs.into(folder.path / LOG))
+                meter = Meter(runner.budget, folder.manifest.used)
+                if source.judge is not None:
+                    source.judge.metered(meter)
                 await stack.enter_async_context(self._judge_recorded(source.judge, folder))
-                watcher = stack.enter_context(watching(plan, folder, source))
-                gc.freeze()  # what start-up made is there to stay: no collection need look through it again
+                live = self.live = LiveRun(folder, self.control, concurrency=runner.concurrency, id=self._id)
+                self._runs.add(live)
+                stack.enter_context(announce(live.id, folder.path))
+                watcher = Watchers(live, stack.enter_context(watching(plan, folder, source)))
+                controller = source.controller
+                if source.of_run is not None:
+                    controller = source.of_run(folder.manifest.run, runner.priority, runner.share)
                 self.running = True
+                gave_up = ""
                 try:
-                    return await run(
+                    summary = await run(
                         plan,
                         self.settings.agent,
                         self.settings.model,
-                        source.controller,
+                        controller,
                         http,
                         folder,
                         watcher=watcher,
                         control=self.control,
+                        meter=meter,
+                        feed=self._feed(plan, folder),
+                        notes=self._notes,
                         players=lineup.players,
                     )
+                    gave_up = summary.gave_up
+                    await asyncio.to_thread(self._lay_out, plan)
+                    return summary
+                except WriteFailed as error:
+                    gave_up = str(error)
+                    raise
                 finally:
                     self.running = False
+                    live.end(gave_up)
+
+    def check(self) -> None:
+        """Check everything that can be without opening anything: settings, environments, every row, the folder. It
+        reads the disk for as long as the datasets are large.
+
+        Raises:
+            ConfigError: something is wrong.
+        """
+        with self._plan(self._checked()) as plan:
+            before = self._before(self._inputs(plan, Lineup.of(self.settings, plan, self.model)))
+            check_left(before, self.settings.runner)
+
+    def _checked(self) -> list[Environment]:
+        self._check_resume()
+        environments = self._environments()
+        check_prices(environments, self.settings)
+        return environments
+
+    def _plan(self, environments: Sequence[Environment]) -> Plan:
+        return Plan(environments, self.settings.runner, self._places.cache / "datasets", self.settings.agents)
+
+    def _before(self, inputs: dict[str, Any]) -> RunManifest | None:
+        """The run to go on with; see `RunFolder.check`."""
+        return RunFolder.check(self.output, inputs=inputs, resume=self.settings.runner.resume)
+
+    def _feed(self, plan: Plan, folder: RunFolder) -> Feed:
+        """See `gymbox.runner.run`."""
+        return Listed(plan, folder)
+
+    def _notes(self, attempt: str) -> dict[str, Any]:
+        """See `gymbox.runner.run`."""
+        return {}
+
+    def _check_resume(self) -> None:
+        """
+        Raises:
+            ConfigError: the settings of a resume are wrong, or what is to be gone on with cannot be.
+        """
+        runner = self.settings.runner
+        if runner.resume and runner.output is None:
+            raise ConfigError("runner.resume=true needs runner.output=DIR, the folder of the run to go on with")
+        if runner.retry_failed and not runner.resume:
+            raise ConfigError("runner.retry_failed=true needs runner.resume=true: it is for a run to go on with")
+        if runner.resume and nemo_files(self.output):
+            raise ConfigError(
+                f"{self.output} holds rollouts of NeMo Gym, and nothing there says which agent, model and environment "
+                "made them, so a run cannot go on with it; finish it by `gym eval run --resume`, or set another "
+                "runner.output=DIR"
+            )
 
     def _inputs(self, plan: Plan, lineup: Lineup) -> dict[str, Any]:
         """See `RunManifest.inputs`."""
-        inputs, judge = plan.inputs() | lineup.inputs(), self.settings.judge
+        inputs, judge = plan.inputs() | dict(lineup.inputs), self.settings.judge
         return inputs if judge is None else inputs | {"judge": record(judge)}
+
+    async def _opened(self, inputs: dict[str, Any], source: SandboxSource, *, planned: int) -> RunFolder:
+        """In a thread, for a run to go on with is read from its begin to its end."""
+        opening = asyncio.create_task(asyncio.to_thread(self._folder, inputs, source, planned=planned))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await (await opening).close("interrupted")
+            raise
 
     def _folder(self, inputs: dict[str, Any], source: SandboxSource, *, planned: int) -> RunFolder:
         return RunFolder.open(
@@ -111,7 +221,17 @@ class Job:
             planned=planned,
             resume=self.settings.runner.resume,
             retry_failed=self.settings.runner.retry_failed,
+            run=self._id,
         )
+
+    def _lay_out(self, plan: Plan) -> None:
+        """Write the run in NeMo Gym's layout, too, where that is asked for; the rollouts are safe in any case."""
+        if self.settings.runner.layout == "gymbox":
+            return
+        try:
+            write_nemo(RunReader(self.output), self.output / NEMO_FOLDER / ROLLOUTS, slots=plan, replace=True)
+        except ConfigError as error:
+            log.warning("no files in NeMo Gym's layout: %s", error)
 
     @asynccontextmanager
     async def _judge_recorded(self, judge: Judge | None, folder: RunFolder) -> AsyncIterator[None]:
@@ -131,8 +251,13 @@ class Job:
             ConfigError: one cannot be found, or needs a judge that is not given; or `sessions` is given for a
                 controller that has manifests of its own.
         """
-        found, sessions = find(self.settings.environment, self._places.environments), self.settings.sessions
-        check_judge(found, self.settings)
+        found = find(self.settings.environment, self._places.environments)
+        if not self._judge_elsewhere:
+            check_judge(found, self.settings)
+        return self._of_sessions(found)
+
+    def _of_sessions(self, found: list[Environment]) -> list[Environment]:
+        sessions = self.settings.sessions
         if sessions is None:
             return found
         if self.settings.controller:
@@ -169,6 +294,37 @@ def check_judge(environments: Sequence[Environment], settings: Settings) -> None
         raise ConfigError(
             f"{needing[0]} is scored with the help of a model, and this run has none for it: add judge=openai "
             "judge.name=NAME, or another as for model= (judge=scripted replays the rows' gold judgements)"
+        )
+
+
+def check_prices(environments: Sequence[Environment], settings: Settings) -> None:
+    """
+    Raises:
+        ConfigError: the budget has a limit for what models cost, and one of them has no price.
+    """
+    if settings.runner.budget.cost is None:
+        return
+    priceless = ["model"] if settings.model.price is None else []
+    if any(environment.manifest.judge is not None for environment in environments):
+        priceless += ["judge"] if settings.judge is None or settings.judge.price is None else []
+    if priceless:
+        raise ConfigError(
+            f"runner.budget.cost cannot be kept: the {priceless[0]} has no price; add what a million tokens cost, "
+            f"{priceless[0]}.price='{{input: 2, output: 8}}'"
+        )
+
+
+def check_left(before: RunManifest | None, settings: RunnerSettings) -> None:
+    """
+    Raises:
+        ConfigError: the run to go on with has used up this budget.
+    """
+    if before is None or (before.status == "finished" and not settings.retry_failed):
+        return
+    if reached := settings.budget.reached(before.used):
+        raise ConfigError(
+            f"the run's budget is used up ({reached}); go on with a larger one, which counts what was used before, "
+            f"such as runner.budget.{reached.limit}={reached.more}"
         )
 
 

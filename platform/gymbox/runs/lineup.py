@@ -21,10 +21,15 @@ class Lineup:
 
     default: Player | None
     players: Mapping[str, Player]
+    inputs: Mapping[str, Any]
+    """What the results depend on; see `RunManifest.inputs`."""
 
     @classmethod
-    def of(cls, settings: Settings, plan: Plan) -> Self:
+    def of(cls, settings: Settings, plan: Plan, model: Model | None = None) -> Self:
         """
+        Args:
+            model: what stands before the settings' `model` and answers for it.
+
         Raises:
             ConfigError: a model has the name of no agent.
         """
@@ -33,8 +38,10 @@ class Lineup:
             if name not in agents:
                 hint = nearest(name, list(agents)) if agents else "add it, or set the run's model with model="
                 raise ConfigError(f"models.{name} is for an agent of that name, and there is none; {hint}")
-        default = Player(settings.agent, settings.model) if plan.uses_default_agent else None
-        return cls(default, {name: Player(each, models.get(name, settings.model)) for name, each in agents.items()})
+        model = model or settings.model
+        default = Player(settings.agent, model) if plan.uses_default_agent else None
+        players = {name: Player(each, models.get(name, model)) for name, each in agents.items()}
+        return cls(default, players, _inputs(settings, default is not None))
 
     @property
     def models(self) -> list[Model]:
@@ -55,17 +62,17 @@ class Lineup:
                 await model.open()
             yield
 
-    def inputs(self) -> dict[str, Any]:
-        """What the results depend on; see `RunManifest.inputs`."""
-        found: dict[str, Any] = {}
-        if self.default is not None:
-            found |= {"agent": _agent(self.default.agent), "model": record(self.default.model)}
-        if self.players:
-            found["agents"] = {
-                name: {"agent": _agent(player.agent), "model": record(player.model)}
-                for name, player in sorted(self.players.items())
-            }
-        return found
+
+def _inputs(settings: Settings, with_default: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if with_default:
+        found |= {"agent": _agent(settings.agent), "model": record(settings.model)}
+    if settings.agents:
+        found["agents"] = {
+            name: {"agent": _agent(agent), "model": record(settings.models.get(name, settings.model))}
+            for name, agent in sorted(settings.agents.items())
+        }
+    return found
 
 
 def _agent(agent: Agent) -> dict[str, Any]:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from typing import Protocol
+
+from gymbox_sandbox.lifecycle import Priority
 
 from gymbox.client import ControllerClient
 from gymbox.config import Settings
+from gymbox.controller.line import Claim
 from gymbox.controller.settings import ControllerSettings
 from gymbox.embedded import EmbeddedController
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, Problem, nearest
 from gymbox.http import HttpClient
 from gymbox.judge import Judge, judge_of
+from gymbox.local_controller import LocalController
 from gymbox.providers import isolation_of, versions_of
 from gymbox.proxy import ProxySettings
 from gymbox.rollout import RolloutController
@@ -33,6 +38,21 @@ class SandboxSource:
     count: Callable[[], int] | None = None
     """Containers that run or start; None where only a controller elsewhere knows."""
     judge: Judge | None = None
+    of_run: Callable[[str, Priority, float], RolloutController] | None = None
+    """The same controller for one run, by id, priority and share."""
+
+
+class Sourcing(Protocol):
+    """Opens the source of a run's sandboxes; see `sandbox_source`."""
+
+    def __call__(
+        self,
+        settings: Settings,
+        environments: Sequence[Environment],
+        http: HttpClient,
+        places: Places,
+        told: Callable[[str], object],
+    ) -> AbstractAsyncContextManager[SandboxSource]: ...
 
 
 @asynccontextmanager
@@ -67,12 +87,12 @@ async def _elsewhere(
     async with judge_of(settings.judge, http) as judge:
         client = ControllerClient(settings.controller, places.token, http, judge=judge)
         await check_controller(client, environments)
-        with _preparing(told):
+        with preparing(told):
             views = [await client.environment(each.name, prepare=True) for each in environments]
         images = {view.name: view.prepared for view in views}
         if judge is None and any(each.manifest.judge is not None for each in environments):
             judge = await client.judge()
-        yield SandboxSource(client, views[0].provider, images, views[0].versions, judge=judge)
+        yield SandboxSource(client, views[0].provider, images, views[0].versions, judge=judge, of_run=client.of_run)
 
 
 @asynccontextmanager
@@ -102,14 +122,21 @@ async def _in_here(
             )
         except Problem as error:
             raise ConfigError(error.detail) from error
-        with _preparing(told):
+        with preparing(told):
             images = {environment.name: await provider.prepare(environment) for environment in environments}
         isolation, versions = isolation_of(provider), versions_of(provider)
-        yield SandboxSource(embedded, isolation, images, versions, lambda: embedded.sandboxes.containers, judge)
+
+        def of_run(run: str, priority: Priority, share: float) -> LocalController:
+            return embedded.local(Claim(run, priority, share))
+
+        def count() -> int:
+            return embedded.sandboxes.containers
+
+        yield SandboxSource(embedded, isolation, images, versions, count, judge, of_run)
 
 
 @contextmanager
-def _preparing(told: Callable[[str], object]) -> Iterator[None]:
+def preparing(told: Callable[[str], object]) -> Iterator[None]:
     """While images are made: say so where it takes more than a moment, and why where it fails."""
     text = "building images; the first time, this takes minutes"
     telling = asyncio.get_running_loop().call_later(2, told, text)

@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,6 +37,7 @@ class Stack:
             "COMPOSE_PROJECT_NAME": self.project,
             "GYMBOX_SHARED": str(self.shared),
             "GYMBOX_CONFIG": str(folder),
+            "GYMBOX_RUNS": str(folder / "runs"),
             "GYMBOX_CONTROLLER_PORT": self.controller.rpartition(":")[2],
             "GYMBOX_PROXY_PORT": self.proxy.rpartition(":")[2],
             "GYMBOX_IMAGE": "gymbox-platform:test",
@@ -191,6 +193,25 @@ def test_gymbox_run_uses_the_running_controller(stack: Stack, tmp_path: Path) ->
     lines = (tmp_path / "run" / "rollouts.jsonl").read_bytes().splitlines()
     assert [json.loads(line)["reward"] for line in lines] == [1.0] * 3
     assert stack.sandboxes() == []
+
+
+def test_the_controller_does_a_run_and_keeps_it_when_it_is_killed(stack: Stack) -> None:
+    runs = f"{stack.controller}/v1/runs"
+    overrides = ["environment=counter", "model=scripted", "runner.limit=4"]
+    status, made = stack.curl("POST", runs, {"id": "mine", "overrides": overrides})
+    assert status == 201, made
+    until = time.monotonic() + 300
+    while (view := stack.curl("GET", f"{runs}/mine")[1])["live"]:
+        assert time.monotonic() < until, view
+        time.sleep(0.5)
+    assert (view["detail"], view["status"], view["done"], view["reward"]) == ("", "finished", 4, 1.0)
+
+    stack.kill("controller")
+    stack.up("controller")
+    assert stack.curl("GET", f"{runs}/mine")[1]["done"] == 4
+    kept = Path(stack.settings["GYMBOX_RUNS"]) / "mine" / "rollouts.jsonl"
+    assert len(kept.read_bytes().splitlines()) == 4
+    assert stack.curl("DELETE", f"{runs}/mine") == (204, None)
 
 
 def test_model_and_agent_are_reached_through_the_proxy(stack: Stack) -> None:

@@ -179,6 +179,30 @@ def test_two_runs_that_fail_alike_have_no_reward_to_be_the_same(
     assert not same["passed"] and "verify_failed" in same["faults"][0]
 
 
+def test_what_is_kept_must_be_enough_to_score(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gymbox("init", "kept")
+    folder = home / "environments" / "kept"
+    server, manifest = folder / "server.py", (folder / "environment.yaml").read_text()
+    text = server.read_text()
+    text = text.replace(
+        "        return self.cards[name]", '        await self.exec("touch seen")\n        return self.cards[name]'
+    )
+    text = text.replace(
+        "        words =",
+        '        if (await self.exec("cat seen")).exit_code:\n            return 0.0\n        words =',
+    )
+    server.write_text(text)
+    found = {}
+    for kept in ("reverify: stateless", "reverify: artifacts\nartifacts: [seen]"):
+        (folder / "environment.yaml").write_text(f"{manifest}\n{kept}\n")
+        capsys.readouterr()
+        gymbox("test", "kept", "provider=process", "runner.limit=1", "--json")
+        findings = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)}
+        found[kept.split("\n")[0]] = findings["what is kept gets the same reward"]["faults"]
+
+    assert found == {"reverify: stateless": ["kept-0: got 1, then got 0"], "reverify: artifacts": []}
+
+
 def test_a_wrong_row_or_setting_starts_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gymbox("init", "bad")
     (home / "environments" / "bad" / "data" / "example.jsonl").write_text("{}\n")

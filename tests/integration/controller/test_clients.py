@@ -14,7 +14,16 @@ import pytest
 from gymbox.client import ControllerClient
 from gymbox.embedded import EmbeddedController
 from gymbox.environment import Catalog, Environment
-from gymbox.errors import ErrorKind, NotFound, RolloutError, SandboxEnded, Stage, StartFailed, Unavailable
+from gymbox.errors import (
+    ErrorKind,
+    NotFound,
+    RolloutError,
+    RolloutFailure,
+    SandboxEnded,
+    Stage,
+    StartFailed,
+    Unavailable,
+)
 from gymbox.providers.process import ProcessProvider
 from gymbox_sandbox.lifecycle import CreateSandbox
 from gymbox_sandbox.responses import Response
@@ -207,6 +216,67 @@ async def test_a_fresh_verify_sees_only_the_artifacts(sandboxes, own_environment
         verdict = await sandbox.verify({"start": 1}, Response())
 
     assert verdict.reward == 1.0
+
+
+KEPT = """
+from gymbox_sandbox import ResourcesServer
+
+
+class Kept(ResourcesServer):
+    async def verify(self, task, response):
+        return len((await self.exec("cat answer.txt")).stdout)
+"""
+
+
+@pytest.mark.parametrize("verify", ["fresh", "shared"])
+async def test_artifacts_are_handed_over_before_verify_and_score_alike_elsewhere(
+    sandboxes, own_environments, tmp_path, verify
+):
+    manifest = f"verify: {verify}\nreverify: artifacts\nartifacts: ['*.txt']\n"
+    kept = environment(own_environments, "kept", manifest, KEPT)
+
+    async def keep(file: Any) -> None:
+        (tmp_path / "kept.tar").write_bytes(file.read())
+
+    async with sandboxes.sandbox(kept) as sandbox:
+        await sandbox.reset({})
+        await sandbox.exec("printf 12345 > answer.txt; touch leftover; ln -s /etc/passwd out.txt; mkfifo pipe.txt")
+        assert (await sandbox.verify({}, Response(), keep=keep)).reward == 5.0
+    with tarfile.open(tmp_path / "kept.tar") as archive:
+        assert archive.getnames() == ["answer.txt"]
+    async with sandboxes.sandbox(kept) as sandbox:
+        await sandbox.reset({})
+        with (tmp_path / "kept.tar").open("rb") as file:
+            assert (await sandbox.verify({}, Response(), artifacts=file)).reward == 5.0
+
+
+async def test_artifacts_beyond_their_limits_are_not_scored_and_where_they_do_not_count_not_kept(
+    sandboxes, own_environments, caplog
+):
+    limits = "artifacts: ['*.txt']\nartifact_limits: {megabytes: 1, files: 3}\n"
+    fresh = environment(own_environments, "strict", f"verify: fresh\n{limits}", KEPT)
+    shared = environment(own_environments, "lenient", f"reverify: artifacts\n{limits}", KEPT)
+    handed = []
+
+    async def keep(file: Any) -> None:
+        handed.append(file)
+
+    for command, told in (
+        ("head -c 2000000 /dev/zero > big.txt", "1 MB"),
+        ("touch 1.txt 2.txt 3.txt 4.txt", "3 files"),
+    ):
+        async with sandboxes.sandbox(fresh) as sandbox:
+            await sandbox.reset({})
+            await sandbox.exec(command)
+            with pytest.raises(RolloutFailure, match=told) as failed:
+                await sandbox.verify({}, Response())
+            assert failed.value.rollout_kind is ErrorKind.ARTIFACTS_TOO_LARGE
+        async with sandboxes.sandbox(shared) as sandbox:
+            await sandbox.reset({})
+            await sandbox.exec(command)
+            assert (await sandbox.verify({}, Response(), keep=keep)).reward == 0.0
+        assert f"not kept: the artifacts to be scored are more than {told}" in caplog.text
+    assert handed == []
 
 
 async def test_a_server_that_does_not_load_fails_its_start_with_the_traceback(sandboxes, own_environments):

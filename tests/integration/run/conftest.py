@@ -31,6 +31,7 @@ class Command:
     """A running `gymbox run`."""
 
     process: asyncio.subprocess.Process
+    arguments: tuple[str, ...] = ()
     seen: list[str] = field(default_factory=list)
 
     async def until(self, pattern: str, times: int = 1) -> str:
@@ -63,13 +64,13 @@ class Gymbox:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.variables: dict[str, str] = {}
-        self._started: list[Command] = []
+        self.started: list[Command] = []
 
-    async def start(self, *arguments: str) -> Command:
+    async def start(self, *arguments: str, command: tuple[str, ...] = ("run",)) -> Command:
         home = {"HOME": str(self.folder), "XDG_CONFIG_HOME": str(self.folder / "config")}
         process = await asyncio.create_subprocess_exec(
             str(GYMBOX),
-            "run",
+            *command,
             *arguments,
             cwd=self.folder,
             env={**os.environ, **home, **self.variables},
@@ -79,9 +80,9 @@ class Gymbox:
             limit=16 * 1024 * 1024,
             start_new_session=True,
         )
-        command = Command(process)
-        self._started.append(command)
-        return command
+        begun = Command(process, arguments)
+        self.started.append(begun)
+        return begun
 
     async def run(self, *arguments: str) -> Ended:
         return await (await self.start(*arguments)).ended()
@@ -96,7 +97,7 @@ class Gymbox:
             return await process.wait()
 
     async def close(self) -> None:
-        for command in self._started:
+        for command in self.started:
             if command.process.returncode is None:
                 command.process.kill()
                 await command.process.wait()

@@ -66,7 +66,8 @@ async def test_agents_with_and_without_skills_are_compared_in_one_run(gymbox: Gy
     write_skills(gymbox.folder)
     mine = environment(gymbox.folder, row(1), row(2), row(3))
     agents = ("agents.plain=tool_loop", "agents.skilled=tool_loop", "agents.skilled.skills=skills")
-    command = (mine, *PROCESS, *agents, "runner.cross_agents=true", "runner.repeats=2", "runner.output=out")
+    settings = ("runner.cross_agents=true", "runner.repeats=2", "runner.output=out", "runner.layout=nemo")
+    command = (mine, *PROCESS, *agents, *settings)
 
     ended = await gymbox.run(*command)
 
@@ -85,6 +86,12 @@ async def test_agents_with_and_without_skills_are_compared_in_one_run(gymbox: Gy
     assert [(each["first"], each["second"], each["paired"]) for each in told["differences"]] == [
         ("out:plain", "out:skilled", 3)
     ]
+    inputs = (gymbox.folder / "out" / "nemo_gym" / "rollouts_materialized_inputs.jsonl").read_text().splitlines()
+    numbers = [(row["agent_ref"]["name"], row["_ng_task_index"]) for row in map(json.loads, inputs)]
+    assert sorted(numbers) == sorted(
+        2 * [("plain", 0), ("plain", 1), ("plain", 2), ("skilled", 3), ("skilled", 4), ("skilled", 5)]
+    )
+    assert (await gymbox_says(gymbox.folder, "eval", "metrics", "out/nemo_gym"))["total"]["missing"] == 0
 
     write_skills(gymbox.folder, SKILL + "Twice.\n")
     refused = await gymbox.run(*command, "runner.resume=true")

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymbox
 import pytest
 from gymbox import __version__
 from gymbox.cli import COMMANDS, main
@@ -33,6 +34,21 @@ def test_help_names_every_command_and_imports_none(flag: str, capsys: pytest.Cap
     heavy = ["pydantic", "rich", "hydra", "docker", "fastapi", "aiohttp", "uvicorn", "gymbox.errors"]
     code = f"import sys, gymbox.cli\nprint([name for name in {heavy} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_what_the_package_offers_is_imported_when_it_is_named() -> None:
+    code = (
+        "import sys, gymbox\n"
+        "assert 'run_sync' in dir(gymbox) and not hasattr(gymbox, 'run_synk')\n"
+        "heavy = [name for name in ('pydantic', 'asyncio', 'hydra', 'aiohttp') if name in sys.modules]\n"
+        "print(heavy, gymbox.run.__name__, gymbox.Budget.__name__, 'gymbox.runs.entry' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told == "[] run Budget True\n"
+
+
+def test_all_that_the_package_offers_is_there() -> None:
+    assert all(getattr(gymbox, name).__name__ == name for name in gymbox._PLACES)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -31,6 +31,24 @@ def line(task: str, repeat: int = 0, reward: float | None = None, **more: Any) -
     }
 
 
+def ours(task: str, index: int, repeat: int = 0, reward: float | None = None, **more: Any) -> dict[str, Any]:
+    """A line with all that the runner writes."""
+    usage = {"input_tokens": 10 * (index + 1), "output_tokens": 3, "output_tokens_details": {"reasoning_tokens": 0}}
+    told = {
+        "id": task,
+        "_ng_task_index": index,
+        "_ng_rollout_index": repeat,
+        "agent_ref": {"type": "responses_api_agents", "name": "ToolLoop"},
+        "response": {"output": [], "usage": usage},
+        "usage": usage,
+        "mask_sample": False,
+        "mask_reason": None,
+        "attempts": 1,
+        "failed_attempts": [],
+    }
+    return line(task, repeat, reward, **{**told, **more})
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Path]:
     """Write a run of these lines."""
@@ -64,3 +82,19 @@ def run(tmp_path: Path) -> Callable[..., Path]:
         return tmp_path / name
 
     return make
+
+
+@pytest.fixture
+def mixed(run: Callable[..., Path]) -> Path:
+    """Two environments and one agent; repeats with different rewards, one failed rollout and one failed attempt."""
+    failed = {"stage": "agent", "kind": "model_timed_out", "detail": "slow", "retryable": True, "logs": ""}
+    return run(
+        ours("a", 0, 0, 1.0, metrics={"steps": 3.0, "reward": 9.0}, expected=4),
+        ours("a", 0, 1, 0.25, metrics={"steps": 5.0}, reward_components={"form": 0.5}),
+        ours("b", 1, 0, 0.0, attempts=2, failed_attempts=[{"error": failed, "timings": {"total": 1.0}}]),
+        ours("b", 1, 1),
+        ours("x", 0, 0, 1.0, environment="weather"),
+        ours("x", 0, 1, 1.0, environment="weather", mask_sample=True, calls={"count": 2}),
+        rows=2,
+        repeats=2,
+    )

@@ -154,9 +154,8 @@ def test_what_cannot_be_scored_anew_is_refused_before_anything_starts(
 ) -> None:
     output = tmp_path / "again"
     for arguments, fault in (
-        ((mixed, "-f", environments), "does not say `reverify: stateless`"),
+        ((mixed, "-f", environments), "neither `reverify: stateless` nor `reverify: artifacts`"),
         ((mixed, "-f", environments, "--only", "judge_fail"), "judge_failed"),
-        ((mixed / "rollouts.jsonl", "-f", environments), "has no manifest"),
         ((run(name="none"), "-f", environments), "has no rollouts"),
         ((run(line("a", environment="gone"), name="gone"), "-f", environments), "no environment 'gone'"),
     ):

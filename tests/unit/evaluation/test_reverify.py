@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import hashlib
+import io
 import json
+import tarfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from gymbox.artifacts import ArtifactStore
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError, Invalid, StartFailed
 from gymbox.evaluation.reverify import output_of, reverified
@@ -140,6 +145,16 @@ async def test_what_fails_has_an_error_and_no_reward(stored: Path, environment: 
     assert lines_of(tmp_path / "third")["a"]["error"]["stage"] == "provision"
 
 
+async def test_few_can_be_tried_first(stored: Path, environment: Environment, tmp_path: Path) -> None:
+    output = tmp_path / "again"
+    changes = await reverified(RunReader(stored), {"counter": environment}, Sandboxes(), output, limit=2)
+    assert (changes.planned, changes.done, changes.verified) == (4, 2, 2)
+    assert json.loads((output / "manifest.json").read_text())["status"] == "interrupted"
+    changes = await reverified(RunReader(stored), {"counter": environment}, Sandboxes(), output, resume=True)
+    assert (changes.done, changes.verified) == (4, 1)
+    assert json.loads((output / "manifest.json").read_text())["status"] == "finished"
+
+
 async def test_what_was_stopped_goes_on_where_it_was(stored: Path, environment: Environment, tmp_path: Path) -> None:
     output, sandboxes = tmp_path / "again", Sandboxes()
     sandboxes.gate = asyncio.Event()
@@ -164,11 +179,75 @@ async def test_what_was_stopped_goes_on_where_it_was(stored: Path, environment: 
     assert list(lines_of(output)) == ["a", "b", "c", "d"]
 
 
-async def test_a_run_without_a_manifest_is_refused(stored: Path, environment: Environment, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="has no manifest"):
-        await reverified(
-            RunReader(stored / "rollouts.jsonl"), {"counter": environment}, Sandboxes(), tmp_path / "again"
-        )
+async def test_a_file_of_rollouts_is_scored_too(stored: Path, environment: Environment, tmp_path: Path) -> None:
+    reader = RunReader(stored / "rollouts.jsonl")
+    changes = await reverified(reader, {"counter": environment}, Sandboxes(), tmp_path / "again")
+    assert (changes.verified, changes.copied, changes.environments) == (3, 1, {})
+    assert lines_of(tmp_path / "again")["b"]["reverified"]["run"] == "rollouts.jsonl"
+
+
+async def test_a_changed_environment_is_named(stored: Path, environment: Environment, tmp_path: Path) -> None:
+    changes = await reverified(RunReader(stored), {"counter": environment}, Sandboxes(), tmp_path / "again")
+    assert changes.environments == {"counter": ("e1", environment.digest)}
+
+
+@pytest.fixture
+def left(run: Run) -> tuple[Path, str, bytes]:
+    """a: its artifacts are kept; b: none are; c: they are lost; the digest and bytes of the first."""
+    with io.BytesIO() as file:
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            archive.addfile(tarfile.TarInfo("a"))
+        content = file.getvalue()
+    kept = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content), "files": 1}
+    lost = {**kept, "sha256": "0" * 64}
+    told = {"reward": 0.0, "expected": "4", "response": ANSWER}
+    folder = run(
+        line("a", id="a", **told, kept_artifacts=kept),
+        line("b", id="b", **told),
+        line("c", id="c", **told, kept_artifacts=lost),
+    )
+    path = ArtifactStore(folder).path(kept["sha256"])
+    path.parent.mkdir(parents=True)
+    path.write_bytes(gzip.compress(content))
+    return folder, kept["sha256"], content
+
+
+@pytest.fixture
+def damaged(run: Run) -> Path:
+    return run(line("a", reward=0.0, id="a", response=ANSWER, kept_artifacts={"sha256": "../x"}), name="damaged")
+
+
+async def test_artifacts_are_scored_where_they_are_kept(
+    left: tuple[Path, str, bytes], damaged: Path, environment: Environment, tmp_path: Path
+) -> None:
+    (environment.folder / "environment.yaml").write_text("description: x\nreverify: artifacts\nartifacts: [a]\n")
+    stateful = Environment.load(environment.folder)
+    assert output_of(tmp_path / "again", [stateful], force=False) == (tmp_path / "again", False)
+    stored, digest, content = left
+    seen: list[bytes] = []
+
+    class Kept(Verifying):
+        async def reset(self, task: dict[str, Any]) -> None:
+            self.task = task
+
+        async def verify(self, task: dict[str, Any], response: Response, *, artifacts: Any = None) -> Verdict:
+            seen.append(artifacts.read())
+            return Verdict(reward=1.0)
+
+    class Keeping(Sandboxes):
+        @asynccontextmanager
+        async def sandbox(self, environment: Environment, *, id: str | None = None) -> AsyncIterator[Verifying]:
+            yield Kept(id or "", set())
+
+    changes = await reverified(RunReader(stored), {"counter": stateful}, Keeping(), tmp_path / "again")
+    found = lines_of(tmp_path / "again")
+    assert {task: each["reward"] for task, each in found.items()} == {"a": 1.0, "b": 0.0, "c": None}
+    assert found["c"]["error"]["kind"] == "verify_failed"
+    assert (changes.verified, changes.copied, changes.without_artifacts, changes.failed) == (2, 1, 1, 1)
+    assert seen == [content]
+    assert ArtifactStore(tmp_path / "again").path(digest).is_file()
+    with pytest.raises(ConfigError, match="counter-a-0: kept_artifacts is damaged"):
+        await reverified(RunReader(damaged), {"counter": stateful}, Keeping(), tmp_path / "none")
 
 
 async def test_a_run_that_changes_under_way_ends_it(stored: Path, environment: Environment, tmp_path: Path) -> None:

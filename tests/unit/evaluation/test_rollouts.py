@@ -45,7 +45,7 @@ def test_a_line_of_nemo_gym_is_read(tmp_path: Path) -> None:
     first, second = reader
     assert reader.manifest is None
     assert reader.dataset_of("simple") is None
-    assert (first.environment, first.id, first.reward, first.components) == ("simple", "4:1", 1.0, {"format": 0.5})
+    assert (first.environment, first.id, first.reward, first.components) == ("simple", "4-1", 1.0, {"format": 0.5})
     assert (first.input_tokens, first.output_tokens, first.cost, first.turns) == (7, 3, None, 0)
     assert (second.reward, second.error) == (None, "judge_failed")  # nobody has measured its 0
 

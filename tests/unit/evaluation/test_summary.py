@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy
 import pytest
 from gymbox.evaluation.profile import profile
 from gymbox.evaluation.rollouts import RunReader
 from gymbox.evaluation.summary import summary
+from scipy import stats
 
 from tests.unit.evaluation.conftest import line
 
@@ -68,6 +70,19 @@ def test_tasks_with_fewer_than_k_tries_are_left_out_of_k(uneven: RunReader) -> N
     assert told == [("a", 3, 3, 2, 0, pytest.approx(2 / 3)), ("b", 3, 1, 0, 2, 0.0), ("c", 2, 0, 0, 3, None)]
 
 
+def test_tasks_have_errors_and_intervals_of_their_own(run: Run) -> None:
+    rewards = [0.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0]
+    lines = [line(task, repeat, reward) for task in ("a", "b") for repeat, reward in enumerate(rewards)]
+    reader = RunReader(run(*lines, line("c", 0, 1.0)))
+    a, b, c = summary(reader, tasks=True, task_intervals=True).tasks
+    assert a.standard_error == pytest.approx(stats.sem(rewards))
+    expected = stats.bootstrap((rewards,), numpy.mean, method="percentile", rng=0).confidence_interval
+    assert a.interval == pytest.approx((expected.low, expected.high), abs=0.126)  # one try of eight
+    assert b.interval == a.interval
+    assert (c.standard_error, c.interval) == (None, None)
+    assert summary(reader, tasks=True).tasks[0].interval is None
+
+
 def test_k_can_be_chosen_and_may_be_more_than_there_is(uneven: RunReader) -> None:
     at = summary(uneven, ks=[8]).total.pass_at
     assert (at[8].value, at[8].tasks, at[8].left_out) == (None, 0, 4)
@@ -87,6 +102,15 @@ def test_subsets_have_figures_of_their_own(run: Run) -> None:
     means = {value: (figures.mean, figures.missing) for value, figures in found.subsets["counter"].items()}
     assert means == {"(none)": (1.0, 0), "easy": (1.0, 0), "hard": (0.0, 1)}
     assert [task.subset for task in found.tasks] == ["easy", "hard", "hard", "(none)"]
+
+
+def test_latency_is_told_by_percentiles(run: Run) -> None:
+    took = [0.5, 9.0, 2.0, 1.25, 30.0, 4.0]
+    found = summary(RunReader(run(*(line("a", n, 1.0, timings={"total": each}) for n, each in enumerate(took)))))
+    latency = found.total.latency
+    assert latency is not None and latency.slowest == 30.0
+    assert [latency.p50, latency.p90, latency.p99] == pytest.approx(numpy.percentile(took, [50, 90, 99]))
+    assert found.environments["counter"].latency == latency
 
 
 def test_answers_vote(run: Run) -> None:

@@ -14,11 +14,11 @@ STREAM = (
     b"data\n\ndata:\xc3\xbc\r\rretry: 5\nevent: lost\n\ndata: \xe2\x80\xa8 kept\n\ndata: no empty line"
 )
 EVENTS = [
-    ServerSentEvent("a\n b", "one"),
-    ServerSentEvent(""),
-    ServerSentEvent("ü"),
-    ServerSentEvent("\u2028 kept"),
-    ServerSentEvent("no empty line", ended=False),
+    ServerSentEvent("a\n b", "one", "7"),
+    ServerSentEvent("", id="7"),  # an id lasts until the next one
+    ServerSentEvent("ü", id="7"),
+    ServerSentEvent("\u2028 kept", id="7"),
+    ServerSentEvent("no empty line", id="7", ended=False),
 ]
 
 

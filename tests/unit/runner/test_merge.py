@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gymbox.artifacts import ArtifactStore
 from gymbox.cli import main
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError
@@ -47,6 +48,11 @@ def test_shards_become_one_run(shards: list[Path], tmp_path: Path) -> None:
     (shards[1] / "judge" / "calls").mkdir(parents=True)
     (shards[1] / "judge" / "calls" / "one.jsonl").write_text('{"judge": 1}\n')
     (shards[1] / "failures.jsonl").write_text('{"a": 1}\n')
+    digests = ["1" * 64, "2" * 64]
+    for path, digest in zip(shards, digests, strict=True):
+        kept = ArtifactStore(path).path(digest)
+        kept.parent.mkdir(parents=True)
+        kept.write_text(digest)
 
     merged(shards[::-1], tmp_path / "whole")
 
@@ -55,9 +61,12 @@ def test_shards_become_one_run(shards: list[Path], tmp_path: Path) -> None:
     assert sorted((line["task_id"], line["_ng_rollout_index"]) for line in lines) == sorted(
         (task, repeat) for task in (*(f"task-{number}" for number in range(5)), "crash") for repeat in (0, 1)
     )
+    assert [ArtifactStore(whole).path(digest).read_text() for digest in digests] == digests
     manifest = json.loads((whole / "manifest.json").read_text())
     assert (manifest["status"], manifest["planned"], manifest["done"], manifest["scored"]) == ("finished", 12, 12, 10)
     assert manifest["inputs"]["runner"]["shard"] is None and len(manifest["shards"]) == 2
+    parts = [json.loads((path / "manifest.json").read_text())["used"]["seconds"] for path in shards]
+    assert manifest["used"]["seconds"] == pytest.approx(sum(parts)) and manifest["stopped_by"] is None
     metrics = json.loads((whole / "metrics.json").read_text())
     assert metrics["total"]["mean/reward"] == 1.0 and metrics["environments"]["counter"]["rollouts"] == 12
     assert [path.read_text() for path in (whole / "calls").iterdir()] == ["{}\n"]

@@ -55,21 +55,21 @@ def test_a_model_for_an_agent_that_is_not_there_is_refused(counter: Environment)
 
 
 def test_only_who_has_something_to_do_is_among_the_inputs(counter: Environment) -> None:
-    assert set(lineup(counter).inputs()) == {"agent", "model"}
-    assert set(lineup(counter, *TWO).inputs()) == {"agents"}
+    assert set(lineup(counter).inputs) == {"agent", "model"}
+    assert set(lineup(counter, *TWO).inputs) == {"agents"}
     mixed = lineup(counter, *TWO[:1], "runner.agent_of._default=one")
-    assert set(mixed.inputs()) == {"agents"}
-    assert set(mixed.inputs()["agents"]["one"]) == {"agent", "model"}
+    assert set(mixed.inputs) == {"agents"}
+    assert set(mixed.inputs["agents"]["one"]) == {"agent", "model"}
 
 
 def test_what_skills_are_is_an_input_and_where_they_lie_is_not(
     counter: Environment, skills: Path, tmp_path: Path
 ) -> None:
-    before = lineup(counter, f"agent.skills={skills}").inputs()
+    before = lineup(counter, f"agent.skills={skills}").inputs
     skills.rename(tmp_path / "elsewhere")
-    assert lineup(counter, f"agent.skills={tmp_path / 'elsewhere'}").inputs() == before
+    assert lineup(counter, f"agent.skills={tmp_path / 'elsewhere'}").inputs == before
     (tmp_path / "elsewhere" / "adding" / "more.md").write_text("x")
-    after = lineup(counter, f"agent.skills={tmp_path / 'elsewhere'}").inputs()
+    after = lineup(counter, f"agent.skills={tmp_path / 'elsewhere'}").inputs
     assert after["agent"]["skills"]["hash"] != before["agent"]["skills"]["hash"]
 
 

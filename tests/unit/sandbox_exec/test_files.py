@@ -231,6 +231,34 @@ async def test_a_tree_comes_back_as_it_was(host):
     assert (await put(host, "copy/of it", data, "/archive"))[0] == 200  # again, over what is there
 
 
+async def test_of_a_tree_only_what_matches_comes(host):
+    folder = host.workspace
+    names = ("a.txt", "b.py", "src/c.py", "src/deep/er/d.py", "src/deep/e.txt", "out/f", "out/g/h", "other/i.py")
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    (folder / "out/empty").mkdir()
+    (folder / "out/inside").symlink_to("../a.txt")
+    (folder / "out/outside").symlink_to("/etc/passwd")
+    (folder / "src/up.py").symlink_to("../../x")
+
+    async def chosen(*patterns):
+        parameters = [("path", "."), *(("only", pattern) for pattern in patterns)]
+        async with host.client.get("/archive", params=parameters) as answer:
+            assert answer.status == 200
+            with tarfile.open(fileobj=io.BytesIO(await answer.read())) as archive:
+                return sorted(archive.getnames())
+
+    assert await chosen("a.txt", "missing", "*.md") == ["a.txt"]
+    assert await chosen("*") == sorted(
+        ["a.txt", "b.py", "other", "other/i.py", "out", "out/empty", "out/f", "out/g", "out/g/h", "out/inside", "src"]
+        + ["src/c.py", "src/deep", "src/deep/e.txt", "src/deep/er", "src/deep/er/d.py"]
+    )
+    assert await chosen("*.py", "out") == ["b.py", "out", "out/empty", "out/f", "out/g", "out/g/h", "out/inside"]
+    assert await chosen("src/**/*.py") == ["src/c.py", "src/deep/er/d.py"]
+    assert await chosen("**/[hi]*") == ["other/i.py", "out/g/h", "out/inside"]
+
+
 async def test_a_tree_that_cannot_be_read_whole_is_never_taken_for_whole(two_users):
     (two_users.workspace / "tree").mkdir()
     (two_users.workspace / "tree/closed").mkdir(mode=0o700)

@@ -8,6 +8,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -101,3 +102,23 @@ def test_a_json_line_holds_the_traceback(written):
         log.exception("failed")
 
     assert "ZeroDivisionError" in json.loads(written.getvalue())["traceback"]
+
+
+def test_a_file_gets_what_is_logged_meanwhile_and_is_gone_on_with(tmp_path):
+    logs.hide("hunter2-hunter2")
+    for text in ("first", "second hunter2-hunter2"):
+        with logs.into(tmp_path / "run.log"):
+            log.warning(text)
+        log.warning("outside")
+
+    told = [json.loads(line)["message"] for line in (tmp_path / "run.log").read_text().splitlines()]
+    assert told[0] == "first"
+    assert told[1].startswith("second [redacted ")
+    assert len(told) == 2
+
+
+def test_a_file_that_takes_no_more_is_no_error(capsys):
+    with logs.into(Path("/dev/full")):
+        log.warning("lost")
+
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,99 @@
+"""Client: the runs of another process, over its socket or a controller's API."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, cast
+
+from aiohttp import ClientResponse
+
+from gymbox.errors import TimedOut, Unavailable
+from gymbox.http import HttpClient
+from gymbox.models.sse import events_in
+from gymbox.runs.register import HOST
+from gymbox.runs.view import RunView
+
+IDLE = 45.0
+"""Seconds of silence after which a stream is dead: three of its heartbeats."""
+TRIES = 5
+"""Connections that may break one after the other before a stream is given up."""
+
+
+class RunsClient:
+    """Calls of `/v1/runs`, as methods. What fails is raised as a Problem.
+
+    Args:
+        url: of a controller; leave it out with `socket`.
+        socket: of a process that does runs.
+    """
+
+    def __init__(self, http: HttpClient, *, url: str = f"http://{HOST}", token: str = "", socket: str | None = None):
+        self._http = http
+        self._url = f"{url.rstrip('/')}/v1/runs"
+        self._socket = socket
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    @classmethod
+    def at(cls, http: HttpClient, socket: Path | str) -> RunsClient:
+        """For the process that listens there."""
+        return cls(http, socket=str(socket))
+
+    async def all(self) -> list[RunView]:
+        return [RunView.model_validate(each) for each in await self._json("GET", "")]
+
+    async def get(self, id: str) -> RunView:
+        return RunView.model_validate(await self._json("GET", f"/{id}"))
+
+    async def create(self, overrides: list[str], *, id: str | None = None) -> RunView:
+        return RunView.model_validate(await self._json("POST", "", json={"id": id, "overrides": overrides}))
+
+    async def pause(self, id: str) -> RunView:
+        return RunView.model_validate(await self._json("POST", f"/{id}/pause"))
+
+    async def resume(self, id: str) -> RunView:
+        return RunView.model_validate(await self._json("POST", f"/{id}/resume"))
+
+    async def cancel(self, id: str, *, now: bool = False) -> RunView:
+        return RunView.model_validate(await self._json("POST", f"/{id}/cancel", json={"now": now}))
+
+    async def events(self, id: str, after: str = "") -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        """Names and data of what happens, to the end; where the connection breaks, it goes on from there.
+
+        Raises:
+            Unavailable, TimedOut: it broke again and again.
+        """
+        failures = 0
+        while True:
+            try:
+                headers = {**self._headers, **({"Last-Event-ID": after} if after else {})}
+                async with self._http.stream(
+                    "GET", f"{self._url}/{id}/events", idle=IDLE, socket=self._socket, headers=headers
+                ) as answer:
+                    if answer.status == 204:
+                        return
+                    async with aclosing(cast(Any, events_in(_parts(answer)))) as found:
+                        async for event in found:
+                            failures, after = 0, event.id
+                            yield event.event, json.loads(event.data)
+                            if event.event == "end":
+                                return
+                raise Unavailable(f"the stream of run {id} ended before the run")
+            except (Unavailable, TimedOut):
+                failures += 1
+                if failures == TRIES:
+                    raise
+                await asyncio.sleep(0.2 * 2**failures)
+
+    async def _json(self, method: str, path: str, **options: Any) -> Any:
+        return await self._http.json(
+            method, self._url + path, headers=self._headers, socket=self._socket, timeout=60, **options
+        )
+
+
+async def _parts(answer: ClientResponse) -> AsyncIterator[bytes]:
+    async for part in answer.content.iter_any():
+        yield part

@@ -176,7 +176,9 @@ class FairLine:
     def _account(self, claim: Claim) -> Account:
         """The run's account, by what it claims now."""
         level = self._levels[claim.priority]
-        account = level.accounts.setdefault(claim.run, Account(claim.share, served=level.now))
+        account = level.accounts.get(claim.run)
+        if account is None:
+            account = level.accounts[claim.run] = Account(claim.share, served=level.now)
         account.claim, account.weight = claim, claim.share
         return account
 

@@ -69,8 +69,7 @@ class Account:
         if spent is None:
             self._untold += 1
             return
-        had = self._spent
-        self._spent = Spent(**{name: getattr(had, name) + count for name, count in spent.model_dump().items()})
+        self._spent = self._spent.plus(spent)
 
 
 class Entry:

@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -292,7 +292,7 @@ class Recording:
             "error": self._error,
             "cancelled": self._cancelled,
             "tries": [_told(each) for each in self.call.tries or []],
-            "usage": spent and spent.model_dump(),
+            "usage": spent and asdict(spent),
             "cost": self._price.cost(spent) if self._price and spent else None,
         }
         events = [json.loads(text) for text in self._events] if self._events is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -9,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 _MILLION = 1_000_000
 
 
-class Spent(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Spent:
     """The tokens of a call, whatever the dialect that told of them."""
 
     input_tokens: int = 0
@@ -18,6 +20,15 @@ class Spent(BaseModel):
     output_tokens: int = 0
     """Reasoning included."""
     reasoning_tokens: int = 0
+
+    def plus(self, other: Spent) -> Spent:
+        """Both together."""
+        return Spent(
+            self.input_tokens + other.input_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.output_tokens + other.output_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+        )
 
 
 class Price(BaseModel):

@@ -93,9 +93,8 @@ def _default(name: str, field: FieldInfo) -> Any:
     """As a manifest has it; where there is none, what equals nothing."""
     if field.is_required():
         return _NONE
-    alone: Any = create_model(
-        "Alone", __config__={"arbitrary_types_allowed": True}, **{name: (field.annotation, field)}
-    )
+    fields: Any = {name: (field.annotation, field)}
+    alone = create_model("Alone", __config__={"arbitrary_types_allowed": True}, **fields)
     try:
         return alone().model_dump(mode="json")[name]
     except (ValueError, TypeError):

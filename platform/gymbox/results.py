@@ -4,7 +4,7 @@ rollouts.jsonl   one line a rollout, on disk before the rollout counts as done
 failures.jsonl   lines that were taken out of it, because their rollouts are done again
 manifest.json    what went in (digests, settings without secrets, versions), when, how it ended
 metrics.json     the scores, written at the end
-run.log          what was logged meanwhile, a JSON object a line
+run.log          what the run logged, a JSON object a line
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gymbox.inputs import changes, levelled
 
 ROLLOUTS, FAILURES, MANIFEST, METRICS = "rollouts.jsonl", "failures.jsonl", "manifest.json", "metrics.json"
 LOG = "run.log"
-"""What was logged, in a run's folder."""
+"""What the run logged, in its folder."""
 Status = Literal["running", "finished", "interrupted", "stopped", "failed"]
 """How a run ended; `stopped`: its budget was used up."""
 log = logging.getLogger(__name__)

@@ -123,7 +123,7 @@ def test_a_file_gets_what_is_logged_meanwhile_and_is_gone_on_with(tmp_path):
 
 
 async def test_a_file_has_the_lines_of_its_own_work_alone(tmp_path):
-    begun = asyncio.Barrier(2)
+    begun = asyncio.Barrier(3)
 
     async def part(name):
         await asyncio.to_thread(log.warning, f"{name} in a thread")
@@ -131,15 +131,15 @@ async def test_a_file_has_the_lines_of_its_own_work_alone(tmp_path):
 
     async def work(name):
         with logs.Scope() as scope, scope.into(tmp_path / name):
-            await begun.wait()  # now both files are open
+            await begun.wait()  # now both files are open, and written to by whoever began them
+            await begun.wait()
             await asyncio.create_task(part(name))
             log.warning(f"{name} itself")
-            await begun.wait()
 
     both = asyncio.gather(work("one"), work("two"))
-    while not (tmp_path / "two").exists():
-        await asyncio.sleep(0)
+    await begun.wait()
     log.warning("whoever began them")
+    await begun.wait()
     await both
 
     for name in ("one", "two"):

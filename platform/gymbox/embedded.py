@@ -6,6 +6,7 @@ and forwarded by the proxy on loopback ports, so that `gymbox sandbox ls` and ot
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Self
@@ -22,6 +23,7 @@ from gymbox.controller.server import guard_of
 from gymbox.controller.settings import ControllerSettings
 from gymbox.controller.state import StateDirectory
 from gymbox.environment import Catalog, Environment
+from gymbox.errors import Problem
 from gymbox.http import HttpClient
 from gymbox.judge import Judge
 from gymbox.lifetime import raise_file_limit
@@ -31,6 +33,8 @@ from gymbox.proxy.server import Proxy
 from gymbox.proxy.settings import ProxySettings
 from gymbox.sandbox_client import SandboxClient
 from gymbox.serving import Listener
+
+log = logging.getLogger(__name__)
 
 
 class EmbeddedController:
@@ -76,6 +80,7 @@ class EmbeddedController:
         raise_file_limit()
         await sweep_abandoned(self._parent, self._provider)
         async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._sweep_again)
             state = StateDirectory.of_run(self._parent)
             stack.callback(state.close)
             proxy = await stack.enter_async_context(Proxy(self._proxy_settings))
@@ -102,6 +107,13 @@ class EmbeddedController:
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
+
+    async def _sweep_again(self) -> None:
+        """For what an engine has made since the first sweep; what fails is left to the next run."""
+        try:
+            await sweep_abandoned(self._parent, self._provider)
+        except Problem as problem:
+            log.warning("what killed runs have left is left to the next sweep: %s", problem.detail)
 
     def sandbox(
         self, environment: Environment, *, id: str | None = None

@@ -6,6 +6,7 @@ and forwarded by the proxy on loopback ports, so that `gymbox sandbox ls` and ot
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Self
 from gymbox_sandbox.lifecycle import fingerprint
 
 from gymbox.controller.app import controller_app
-from gymbox.controller.containers import sweep_abandoned
+from gymbox.controller.containers import LONGEST_GOODBYE, sweep_abandoned
 from gymbox.controller.environments import LoadedEnvironments
 from gymbox.controller.line import Claim
 from gymbox.controller.routes import Routes
@@ -109,11 +110,13 @@ class EmbeddedController:
         await self._stack.aclose()
 
     async def _sweep_again(self) -> None:
-        """For what an engine has made since the first sweep; what fails is left to the next run."""
+        """For what an engine has made since the first sweep, and what of this run could not be removed in time. What
+        fails is left to the next run."""
         try:
-            await sweep_abandoned(self._parent, self._provider)
-        except Problem as problem:
-            log.warning("what killed runs have left is left to the next sweep: %s", problem.detail)
+            async with asyncio.timeout(LONGEST_GOODBYE):
+                await sweep_abandoned(self._parent, self._provider)
+        except (Problem, TimeoutError) as error:
+            log.warning("what runs have left behind is left to the next sweep: %s", error or "no time is left")
 
     def sandbox(
         self, environment: Environment, *, id: str | None = None

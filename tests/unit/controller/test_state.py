@@ -155,6 +155,15 @@ async def test_a_run_sweeps_at_its_end_too(folder, provider, environments, caplo
     assert "left to the next sweep: the engine is gone" in caplog.text
 
 
+async def test_a_run_goes_on_at_its_end_with_removals_of_its_own_that_have_failed(folder, provider, environments):
+    async with HttpClient() as http, EmbeddedController(provider, Catalog([]), folder, "gbx_admin_x", http) as own:
+        await provider.start(StartSpec("c1", environments["alone"], folder / "s"), lambda phase: None)
+        [state] = folder.glob("run-*")
+        (state / "deletes" / "c1").touch()
+        assert own.url
+    assert provider.containers == {}
+
+
 async def test_one_that_cannot_be_swept_does_not_save_the_others(folder, provider, environments):
     dead = StateDirectory.of_run(folder)
     for id in ("c1", "c2"):

@@ -127,7 +127,7 @@ class Job:
                     summary = await run(
                         plan,
                         self.settings.agent,
-                        self.settings.model,
+                        self.model,
                         controller,
                         http,
                         folder,

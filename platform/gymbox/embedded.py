@@ -6,6 +6,8 @@ and forwarded by the proxy on loopback ports, so that `gymbox sandbox ls` and ot
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Self
@@ -13,7 +15,7 @@ from typing import Self
 from gymbox_sandbox.lifecycle import fingerprint
 
 from gymbox.controller.app import controller_app
-from gymbox.controller.containers import sweep_abandoned
+from gymbox.controller.containers import LONGEST_GOODBYE, sweep_abandoned
 from gymbox.controller.environments import LoadedEnvironments
 from gymbox.controller.line import Claim
 from gymbox.controller.routes import Routes
@@ -22,6 +24,7 @@ from gymbox.controller.server import guard_of
 from gymbox.controller.settings import ControllerSettings
 from gymbox.controller.state import StateDirectory
 from gymbox.environment import Catalog, Environment
+from gymbox.errors import Problem
 from gymbox.http import HttpClient
 from gymbox.judge import Judge
 from gymbox.lifetime import raise_file_limit
@@ -31,6 +34,8 @@ from gymbox.proxy.server import Proxy
 from gymbox.proxy.settings import ProxySettings
 from gymbox.sandbox_client import SandboxClient
 from gymbox.serving import Listener
+
+log = logging.getLogger(__name__)
 
 
 class EmbeddedController:
@@ -76,6 +81,7 @@ class EmbeddedController:
         raise_file_limit()
         await sweep_abandoned(self._parent, self._provider)
         async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._sweep_again)
             state = StateDirectory.of_run(self._parent)
             stack.callback(state.close)
             proxy = await stack.enter_async_context(Proxy(self._proxy_settings))
@@ -102,6 +108,15 @@ class EmbeddedController:
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
+
+    async def _sweep_again(self) -> None:
+        """For what an engine has made since the first sweep, and what of this run could not be removed in time. What
+        fails is left to the next run."""
+        try:
+            async with asyncio.timeout(LONGEST_GOODBYE):
+                await sweep_abandoned(self._parent, self._provider)
+        except (Problem, TimeoutError) as error:
+            log.warning("what runs have left behind is left to the next sweep: %s", error or "no time is left")
 
     def sandbox(
         self, environment: Environment, *, id: str | None = None

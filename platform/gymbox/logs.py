@@ -11,11 +11,12 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import Literal, Self, TextIO
 
 from gymbox.redaction import forms_of, mark_of
 
 _ids: ContextVar[dict[str, str] | None] = ContextVar("gymbox_log_ids", default=None)
+_scope: ContextVar[Scope | None] = ContextVar("gymbox_log_scope", default=None)
 _PATTERNS = re.compile(
     r"gbx_(?:admin|key|sbx)_[A-Za-z0-9_-]+"
     r"|\bsk-[A-Za-z0-9_-]{16,}"
@@ -117,19 +118,31 @@ class _File(logging.FileHandler):
             super().close()
 
 
-@contextmanager
-def into(path: Path) -> Iterator[None]:
-    """Write what is logged inside to a file, too, a JSON object a line; one that is there is gone on with.
+class Scope:
+    """One piece of work whose lines are told apart from those of others in this process: what is logged within the
+    block, and by tasks and `asyncio.to_thread` begun there, unless they enter a scope of their own."""
 
-    Raises:
-        OSError: it cannot be opened.
-    """
-    handler = _File(path, encoding="utf-8")
-    handler.setFormatter(JsonLines())
-    root = logging.getLogger()
-    root.addHandler(handler)
-    try:
-        yield
-    finally:
-        root.removeHandler(handler)
-        handler.close()
+    def __enter__(self) -> Self:
+        self._token = _scope.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _scope.reset(self._token)
+
+    @contextmanager
+    def into(self, path: Path) -> Iterator[None]:
+        """Meanwhile write its lines to a file, too, a JSON object each; one that is there is gone on with.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        handler = _File(path, encoding="utf-8")
+        handler.setFormatter(JsonLines())
+        handler.addFilter(lambda record: _scope.get() is self)
+        root = logging.getLogger()
+        root.addHandler(handler)
+        try:
+            yield
+        finally:
+            root.removeHandler(handler)
+            handler.close()

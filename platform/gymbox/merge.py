@@ -16,6 +16,7 @@ from typing import Any
 from gymbox.artifacts import ARTIFACTS, ArtifactStore
 from gymbox.budget import Used
 from gymbox.errors import ConfigError
+from gymbox.inputs import levelled
 from gymbox.models.cassettes import CALLS, JUDGE_CALLS
 from gymbox.results import FAILURES, MANIFEST, METRICS, ROLLOUTS, RunManifest, Scores, manifest_in, written
 
@@ -101,7 +102,8 @@ def _check(shards: Sequence[Shard], *, partial: bool) -> None:
     for other in others:
         if other.parts != first.parts:
             raise ConfigError(f"{first.path} is one of {first.parts} shards, {other.path} one of {other.parts}")
-        if (mine := first.shared_inputs()) != (theirs := other.shared_inputs()):
+        mine, theirs = levelled(first.shared_inputs(), other.shared_inputs())
+        if mine != theirs:
             differ = ", ".join(name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name))
             raise ConfigError(f"{other.path} is of another run than {first.path}: {differ} differ")
     numbers = [shard.part for shard in shards]

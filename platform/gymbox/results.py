@@ -4,7 +4,7 @@ rollouts.jsonl   one line a rollout, on disk before the rollout counts as done
 failures.jsonl   lines that were taken out of it, because their rollouts are done again
 manifest.json    what went in (digests, settings without secrets, versions), when, how it ended
 metrics.json     the scores, written at the end
-run.log          what was logged meanwhile, a JSON object a line
+run.log          what the run logged, a JSON object a line
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gymbox.budget import Reached, Used
 from gymbox.code_version import code_version
 from gymbox.errors import ConfigError
+from gymbox.inputs import changes, levelled
 
 ROLLOUTS, FAILURES, MANIFEST, METRICS = "rollouts.jsonl", "failures.jsonl", "manifest.json", "metrics.json"
 LOG = "run.log"
-"""What was logged, in a run's folder."""
+"""What the run logged, in its folder."""
 Status = Literal["running", "finished", "interrupted", "stopped", "failed"]
 """How a run ended; `stopped`: its budget was used up."""
 log = logging.getLogger(__name__)
@@ -121,7 +122,7 @@ class RunManifest(BaseModel):
     """1, and one more for each resume."""
     inputs: dict[str, Any]
     """What the results depend on: digests of environments and datasets, settings of agent, model and plan. A resume
-    with other inputs is refused."""
+    with other inputs is refused; a field that another version of gymbox has more is none, while it has its default."""
     settings: dict[str, Any]
     """All settings of the last start, secrets replaced by stars."""
     provider: str | None = None
@@ -222,7 +223,7 @@ class RunFolder:
             raise ConfigError(f"cannot write the run to {path}: {error.strerror}; set runner.output=DIR") from error
         if before and (before.versions, before.images) != (versions, manifest.images):
             old, new = before.versions | before.images, versions | manifest.images
-            log.warning("going on with the run in %s, though some versions are new:\n%s", path, _changes(old, new))
+            log.warning("going on with the run in %s, though some versions are new:\n%s", path, changes(old, new))
         try:
             folder._take(retry_failed)
         except BaseException:
@@ -414,27 +415,12 @@ def _refuse_to_overwrite(path: Path) -> None:
 
 
 def _refuse_changes(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    if before != now:
+    old, new = levelled(before, now)
+    if old != new:
         raise ConfigError(
-            f"cannot go on with the run in {path}, because its inputs have changed:\n{_changes(before, now)}\n"
+            f"cannot go on with the run in {path}, because its inputs have changed:\n{changes(old, new)}\n"
             "put them back, or start a new run with another runner.output=DIR"
         )
-
-
-def _changes(before: dict[str, Any], now: dict[str, Any]) -> str:
-    old, new = _flat(before), _flat(now)
-    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    return "\n".join(f"  {name}: was {old.get(name)!r:.80}, is {new.get(name)!r:.80}" for name in names)
-
-
-def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, inner in value.items():
-        if isinstance(inner, dict):
-            flat |= _flat(inner, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = inner
-    return flat
 
 
 def written(path: Path, content: dict[str, Any]) -> None:

@@ -14,7 +14,8 @@ Its input is a SOCK_SEQPACKET socket with one JSON object a packet; its output h
     {"ended": ID, "status": N}      the exit code, negative for a signal; nothing that ID started is left by then
                                     (1 also where no process could be forked; its output says why)
 
-When the input ends, so do all sandboxes and the zygote: none outlives whoever started it.
+When the input ends, so do all sandboxes and the zygote: none outlives whoever started it. It may be started with
+signals blocked; it and all it forks hear them.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Zygote:
     """Forks sandboxes of one environment; `arguments` are those of `serve` (see Options)."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
+        _hear_signals()
         options = Options.parse(arguments)
         server_user, self._agent = (options.server_user, options.agent_user) if os.getuid() == 0 else (None, None)
         # the engine is forked while this process is small, and before it gives up root
@@ -193,6 +195,15 @@ class Zygote:
 
     def _report(self, report: dict[str, Any]) -> None:
         os.write(self._output, json.dumps(report).encode() + b"\n")
+
+
+def _hear_signals() -> None:
+    """Unblock what whoever started this process had blocked while it was in reach of a terminal; what came meanwhile
+    was not for it. Everything forked from here hears signals, too."""
+    for number in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+        before = signal.signal(number, signal.SIG_IGN)  # which drops what waits
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        signal.signal(number, before or signal.SIG_DFL)
 
 
 def _kill_commands(link: socket.socket) -> None:

@@ -27,7 +27,7 @@ from gymbox.providers import Found, SandboxProvider, Started, StartSpec
 log = logging.getLogger(__name__)
 
 SETTLES = 2.0
-"""Seconds in which an engine finishes what a killed process had asked of it."""
+"""Seconds in which an engine mostly finishes what a killed process had asked of it."""
 
 REQUEST_LABEL = "gymbox.request"
 """JSON of the CreateSandbox that a container of its own was made for; absent where it is shared."""
@@ -414,8 +414,9 @@ class Containers:
 
 
 async def sweep_abandoned(parent: Path, provider: SandboxProvider) -> None:
-    """Remove what controllers of runs left behind when they were killed. What cannot be removed is left to the next
-    sweep. To be called before the provider is opened for a controller of its own.
+    """Remove what controllers of runs left behind when they were killed. What cannot be removed is left to the sweeps
+    that follow, and so is what a busy engine makes only later, though it was asked for it before the end. To be
+    called while the provider is not open.
 
     Raises:
         Unavailable: the provider's technology does not answer.
@@ -423,9 +424,9 @@ async def sweep_abandoned(parent: Path, provider: SandboxProvider) -> None:
     for state in StateDirectory.abandoned(parent):
         try:
             await _sweep(state, provider)
-            # what the engine was asked for just before the end may only appear now
-            await asyncio.sleep(SETTLES)
-            await _sweep(state, provider)
+            if not state.swept():
+                await asyncio.sleep(SETTLES)  # an engine with little else to do is done by then
+                await _sweep(state, provider)
         finally:
             state.close()
 

@@ -13,6 +13,7 @@ import logging
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -22,7 +23,10 @@ from gymbox.errors import ConfigError
 log = logging.getLogger(__name__)
 
 MAIN = "main"
+APPEARS = 600.0
+"""Seconds for which something may still appear that a killed controller had asked an engine for."""
 _LOCK, _KEY, _ID, _DELETES, _SOCKETS, _ADDRESS = "lock", "key", "id", "deletes", "s", "address.json"
+_SWEPT = "swept"
 
 
 class Address(NamedTuple):
@@ -69,7 +73,8 @@ class StateDirectory:
 
     @classmethod
     def abandoned(cls, parent: Path) -> Iterator[Self]:
-        """Those of runs that ended without removing theirs; locked now, so that only one controller sweeps each."""
+        """Those of runs that ended without removing theirs, for a while also those that were swept; locked now, so
+        that only one controller sweeps each."""
         for path in sorted(parent.glob("run-*")):
             try:
                 yield cls(path, ephemeral=True)
@@ -99,6 +104,17 @@ class StateDirectory:
         """Containers that have to go and may still be there."""
         return set(os.listdir(self.path / _DELETES))
 
+    def swept(self) -> bool:
+        """Note that what its killed run had left was removed; whether that was done before. From the first time on it
+        is kept for a while, for other sweeps to look again. Never raises."""
+        try:
+            (self.path / _SWEPT).touch(exist_ok=False)
+        except FileExistsError:
+            return True
+        except OSError as error:
+            log.warning("cannot note that %s was swept: %s", self.path, error)
+        return False
+
     def announce(self, controller: str, proxy: str) -> None:
         """Let clients on this machine find the running controller."""
         content = json.dumps(Address(controller, proxy, os.getpid())._asdict())
@@ -107,15 +123,21 @@ class StateDirectory:
         temporary.replace(self.path / _ADDRESS)
 
     def close(self) -> None:
-        """Give the lock back. The state of a run goes with it, unless something is still to be deleted. Safe to call
-        twice."""
+        """Give the lock back. The state of a run goes with it, unless something is still to be deleted, or may yet
+        appear. Safe to call twice."""
         if self._lock < 0:
             return
         (self.path / _ADDRESS).unlink(missing_ok=True)
-        if self.ephemeral and not self.intended_deletes():
+        if self.ephemeral and not self.intended_deletes() and not self._may_appear():
             shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
         self._lock = -1
+
+    def _may_appear(self) -> bool:
+        try:
+            return 0 <= time.time() - (self.path / _SWEPT).stat().st_mtime < APPEARS
+        except FileNotFoundError:
+            return False  # it was not killed
 
 
 def find_controller(parent: Path) -> Address | None:

@@ -107,7 +107,7 @@ def planned_of(reader: RunReader, *, of_each_agent: bool = False) -> dict[str, P
         return {name: Planned(len(tasks), max(tasks.values()), tasks) for name, tasks in given.items()}
     if reader.manifest is None or not reader.manifest.inputs.get("environments"):
         return {}
-    of_each_agent = of_each_agent or reader.agent is not None
+    of_each_agent = of_each_agent or reader.share_of is not None
     if of_each_agent and not reader.crossed:
         return {}
     runner = reader.manifest.inputs.get("runner") or {}

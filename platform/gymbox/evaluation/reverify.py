@@ -19,6 +19,7 @@ from gymbox.environment import Environment
 from gymbox.errors import ConfigError, RolloutError, Stage
 from gymbox.evaluation.nemo_import import inputs_of, line_of
 from gymbox.evaluation.rollouts import Rollout, RunReader
+from gymbox.plan import DEFAULT_AGENT
 from gymbox.results import RunFolder, Status
 from gymbox.rollout import RolloutController
 
@@ -104,8 +105,11 @@ async def reverified(
     run = reader.manifest.run if reader.manifest else reader.name
     then = {name: dict((before.get("environments") or {}).get(name) or {}) for name in environments}
     inputs = {
-        **before,
-        "reverified": {"run": run, "rollouts": planned, "only": only, "unsafe": unsafe},
+        **_of_agent(before, reader.agent),
+        "reverified": {
+            **{"run": run, "rollouts": planned, "only": only, "unsafe": unsafe},
+            **({"agent": reader.share_of} if reader.share_of is not None else {}),
+        },
         "environments": {
             name: then[name] | {"digest": environment.digest} for name, environment in sorted(environments.items())
         },
@@ -135,6 +139,16 @@ async def reverified(
         changes.done = len(folder.done)
         await folder.close(status)
     return changes
+
+
+def _of_agent(inputs: dict[str, Any], agent: str | None) -> dict[str, Any]:
+    """The part of a run's inputs that one of its agents had; None: all of it."""
+    if agent is None:
+        return inputs
+    shared = {name: value for name, value in inputs.items() if name not in ("agent", "model", "agents")}
+    if agent == DEFAULT_AGENT:
+        return shared | {name: inputs[name] for name in ("agent", "model") if name in inputs}
+    return shared | {"agents": {agent: inputs["agents"][agent]}}
 
 
 def _artifacts_beside(reader: RunReader) -> Path:

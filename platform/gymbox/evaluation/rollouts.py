@@ -137,6 +137,12 @@ class RunReader:
         return [] if self.agent is not None else self._all_agents()
 
     @property
+    def share_of(self) -> str | None:
+        """The agent whose rollouts alone are here, of a run that had several."""
+        inputs = self.manifest.inputs if self.manifest else {}
+        return self.agent or (inputs.get("reverified") or {}).get("agent")
+
+    @property
     def crossed(self) -> bool:
         """Whether each agent of the run was to do every task."""
         return bool(self.manifest and (self.manifest.inputs.get("runner") or {}).get("cross_agents"))

@@ -4,6 +4,7 @@ a back end each    openai, chat, anthropic, azure, litellm, local, scripted; wha
                    with replicas, limits and exchange below it
 conversion         chat_* and messages_*, whole and in pieces, around the events of the Responses API: events
 over HTTP          server and face; rollout_endpoints for agents with a client of their own; accounts
+before another     front; metered counts its calls, recorded has them on record
 on record          recorded and capture write cassettes; replay answers from them; trajectories puts them together
 """
 

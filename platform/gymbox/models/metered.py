@@ -11,9 +11,9 @@ from typing import Any, Protocol, cast
 from gymbox_sandbox.responses import Response, ResponsesParams
 from pydantic import PrivateAttr
 
-from gymbox.http import HttpClient
 from gymbox.models import Call, Model
 from gymbox.models.events import TERMINAL, Event
+from gymbox.models.front import FrontModel
 from gymbox.models.prices import Price, Spent, spent_in
 
 
@@ -26,31 +26,17 @@ class CallMeter(Protocol):
         """`spent` is None where nobody told what it used; `unusable` answers came before, of which nobody did."""
 
 
-class MeteredModel(Model):
+class MeteredModel(FrontModel):
     """Stands before a model and has each of its calls counted; it answers exactly as the model does."""
 
-    _model: Model = PrivateAttr()
     _meter: CallMeter = PrivateAttr()
 
     @classmethod
     def of(cls, model: Model, meter: CallMeter) -> MeteredModel:
         """`model`, its calls counted by `meter`."""
-        made = cls(name=model.name, price=model.price)
-        made._model, made._meter = model, meter
+        made = cls.before(model)
+        made._meter = meter
         return made
-
-    @property
-    def has_store(self) -> bool:
-        return self._model.has_store
-
-    async def open(self) -> None:
-        await self._model.open()
-
-    async def ready(self, http: HttpClient, timeout: float) -> None:
-        await self._model.ready(http, timeout)
-
-    async def close(self) -> None:
-        await self._model.close()
 
     async def responses(self, params: ResponsesParams, call: Call) -> Response:
         with self._counted(call) as count:
@@ -69,10 +55,6 @@ class MeteredModel(Model):
             answer = await self._model.messages(body, count.call)
             count.answered(answer.get("usage"))
             return answer
-
-    async def count_tokens(self, body: dict[str, Any], call: Call) -> int:
-        # it samples nothing and costs nothing
-        return await self._model.count_tokens(body, call)
 
     def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[Event]:
         return self._streamed(partial(self._model.stream, params), call, _saw_event)

@@ -11,41 +11,27 @@ from typing import Any, cast
 from gymbox_sandbox.responses import Response, ResponsesParams
 from pydantic import PrivateAttr
 
-from gymbox.http import HttpClient
 from gymbox.models import Call, Model
 from gymbox.models.capture import Capture, Recording
 from gymbox.models.cassettes import Dialect
 from gymbox.models.events import TERMINAL, Event
+from gymbox.models.front import FrontModel
 from gymbox.models.whole_streams import answer_of_chunks, message_of_events
 
 Saw = Callable[[Recording, dict[str, Any], list[dict[str, Any]]], None]
 
 
-class RecordedModel(Model):
+class RecordedModel(FrontModel):
     """Stands before a model and has each of its calls recorded; it answers exactly as the model does."""
 
-    _model: Model = PrivateAttr()
     _capture: Capture = PrivateAttr()
 
     @classmethod
     def of(cls, model: Model, capture: Capture) -> RecordedModel:
         """`model`, recorded."""
-        made = cls(name=model.name, price=model.price)
-        made._model, made._capture = model, capture
+        made = cls.before(model)
+        made._capture = capture
         return made
-
-    @property
-    def has_store(self) -> bool:
-        return self._model.has_store
-
-    async def open(self) -> None:
-        await self._model.open()
-
-    async def ready(self, http: HttpClient, timeout: float) -> None:
-        await self._model.ready(http, timeout)
-
-    async def close(self) -> None:
-        await self._model.close()
 
     async def responses(self, params: ResponsesParams, call: Call) -> Response:
         if not self._capture.records(call.rollout):
@@ -60,10 +46,6 @@ class RecordedModel(Model):
 
     async def messages(self, body: dict[str, Any], call: Call) -> dict[str, Any]:
         return await self._answered("messages", self._model.messages, body, call)
-
-    async def count_tokens(self, body: dict[str, Any], call: Call) -> int:
-        # it samples nothing and costs nothing: no part of the rollout
-        return await self._model.count_tokens(body, call)
 
     def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[Event]:
         return self._streamed("responses", partial(self._model.stream, params), params.dump, call, _saw_event)

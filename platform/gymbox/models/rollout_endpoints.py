@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, cast
 
 from gymbox_sandbox.responses import Response, ResponsesParams
-from pydantic import PrivateAttr
+from pydantic import Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gymbox.errors import Gone, Unauthorized
@@ -24,6 +24,7 @@ from gymbox.http import HttpClient
 from gymbox.models import Call, Model
 from gymbox.models.accounts import Account, Entry
 from gymbox.models.events import Event
+from gymbox.models.front import FrontModel
 from gymbox.models.rollout_paths import rollout_in, rollout_path
 
 
@@ -54,7 +55,7 @@ class RolloutEndpoints:
 
     def __init__(self, model: Model, http: HttpClient) -> None:
         self._http = http
-        self._model = _OfRollouts.of(model)
+        self._model = _OfRollouts.before(model)
         self._secret = secrets.token_bytes(32)
         self._stack = AsyncExitStack()
         self._starting = asyncio.Lock()
@@ -126,22 +127,11 @@ class _Running:
     account: Account
 
 
-class _OfRollouts(Model):
+class _OfRollouts(FrontModel):
     """The model, for rollouts that are running; opened and closed by whoever owns it."""
 
-    running: dict[str, Any] = {}
+    running: dict[str, Any] = Field(default_factory=dict)
     """Id -> _Running."""
-    _model: Model = PrivateAttr()
-
-    @classmethod
-    def of(cls, model: Model) -> _OfRollouts:
-        made = cls(name=model.name, running={})
-        made._model = model
-        return made
-
-    @property
-    def has_store(self) -> bool:
-        return self._model.has_store
 
     async def open(self) -> None:
         pass

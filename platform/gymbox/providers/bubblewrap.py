@@ -11,6 +11,8 @@ from pathlib import Path
 
 import gymbox_sandbox
 
+from gymbox.providers.own_session import in_own_session
+
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt")
 SETTINGS = (
     "/etc/alternatives",
@@ -62,7 +64,7 @@ async def why_not(within: float = 10) -> str | None:
     if shutil.which("bwrap") is None:
         return "bubblewrap is not installed (apt-get install bubblewrap)"
     command = bubblewrapped([sys.executable, "-IBc", ""], [])
-    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE, env={})
+    process = await in_own_session(*command, stderr=asyncio.subprocess.PIPE, env={})
     try:
         async with asyncio.timeout(within):
             _, errors = await process.communicate()

@@ -16,6 +16,7 @@ from gymbox_sandbox.lifecycle import Ended
 
 from gymbox.errors import Unavailable
 from gymbox.providers.ends import LOG_LIMIT, last_lines, why_it_ended
+from gymbox.providers.own_session import in_own_session
 
 GRACE = 2.0
 """Seconds from SIGTERM to SIGKILL."""
@@ -80,13 +81,13 @@ class Zygote:
         errors = tempfile.TemporaryFile()  # noqa: SIM115  closed when it has ended
         try:
             with theirs:
-                process = await asyncio.create_subprocess_exec(
+                # a terminal's Ctrl-C is for us; and all of it can be killed at once
+                process = await in_own_session(
                     *command,
                     stdin=theirs.fileno(),
                     stdout=asyncio.subprocess.PIPE,
                     stderr=errors,
                     env=variables,
-                    start_new_session=True,  # a terminal's Ctrl-C is for us; and all of it can be killed at once
                 )
         except OSError as error:
             control.close()

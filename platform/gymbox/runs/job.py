@@ -97,6 +97,7 @@ class Job:
             before = self._before(inputs)
             check_left(before, runner)
             async with AsyncExitStack() as stack:
+                lines = stack.enter_context(logs.Scope())  # before all that logs on the run's behalf
                 announce = self._announce
                 if announce is None:
                     announce = await stack.enter_async_context(endpoint(self._runs, self._places.state))
@@ -108,7 +109,7 @@ class Job:
                 )
                 await stack.enter_async_context(lineup.opened())
                 folder = await self._opened(inputs, source, planned=len(plan))
-                stack.enter_context(logs.into(folder.path / LOG))
+                stack.enter_context(lines.into(folder.path / LOG))
                 meter = Meter(runner.budget, folder.manifest.used)
                 if source.judge is not None:
                     source.judge.metered(meter)
@@ -126,7 +127,7 @@ class Job:
                     summary = await run(
                         plan,
                         self.settings.agent,
-                        self.settings.model,
+                        self.model,
                         controller,
                         http,
                         folder,

@@ -12,9 +12,9 @@ from typing import Any, cast
 from gymbox_sandbox.responses import Response, ResponsesParams
 from pydantic import PrivateAttr
 
-from gymbox.http import HttpClient
 from gymbox.models import Call, Model
 from gymbox.models.events import Event
+from gymbox.models.front import FrontModel
 
 _ATTEMPT = re.compile(r"\.\d+\.\d+$")
 """What the id of a later attempt at a rollout ends with."""
@@ -29,7 +29,7 @@ class _Serving:
     retired: bool = False
 
 
-class PolicyModel(Model):
+class PolicyModel(FrontModel):
     """Stands before a model that may be replaced while calls are under way, and notes for each attempt at a rollout
     which version answered its first call and which its last. A model that was replaced is closed once its last call
     has ended."""
@@ -41,7 +41,7 @@ class PolicyModel(Model):
     @classmethod
     def of(cls, model: Model) -> PolicyModel:
         """`model`, of no version yet."""
-        made = cls(name=model.name, price=model.price)
+        made = cls.before(model)
         made._serving = _Serving(model)
         return made
 
@@ -58,7 +58,7 @@ class PolicyModel(Model):
         """
         if model is not None and model is not self._serving.model:
             await model.open()
-            before, self._serving = self._serving, _Serving(model)
+            before, self._serving, self._model = self._serving, _Serving(model), model
             before.retired = True
             await self._close_unused(before)
         self._version = version
@@ -83,19 +83,6 @@ class PolicyModel(Model):
         for attempt in [each for each in self._seen if _ATTEMPT.sub("", each) == rollout]:
             del self._seen[attempt]
 
-    @property
-    def has_store(self) -> bool:
-        return self._serving.model.has_store
-
-    async def open(self) -> None:
-        await self._serving.model.open()
-
-    async def ready(self, http: HttpClient, timeout: float) -> None:
-        await self._serving.model.ready(http, timeout)
-
-    async def close(self) -> None:
-        await self._serving.model.close()
-
     async def responses(self, params: ResponsesParams, call: Call) -> Response:
         async with self._answering(call) as model:
             return await model.responses(params, call)
@@ -107,9 +94,6 @@ class PolicyModel(Model):
     async def messages(self, body: dict[str, Any], call: Call) -> dict[str, Any]:
         async with self._answering(call) as model:
             return await model.messages(body, call)
-
-    async def count_tokens(self, body: dict[str, Any], call: Call) -> int:
-        return await self._serving.model.count_tokens(body, call)
 
     def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[Event]:
         return self._streamed(lambda model: partial(model.stream, params), call)

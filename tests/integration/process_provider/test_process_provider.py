@@ -403,6 +403,13 @@ async def test_an_environment_that_changes_gets_a_new_zygote(bench: Bench) -> No
     assert await bench.tool(await bench.start("two", changed), "keep", word="a") == "-1"
 
 
+async def test_servers_and_commands_hear_every_signal(bench: Bench) -> None:
+    socket = await bench.start("one")
+    server = await bench.tool(socket, "pid")
+    command = f"grep -h SigBlk /proc/self/status /proc/{server}/status"
+    assert (await bench.tool(socket, "run", command=command)).split() == ["SigBlk:", "0" * 16] * 2
+
+
 async def test_servers_and_commands_inherit_no_secrets(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret-of-the-caller")
     socket = await bench.start("one")

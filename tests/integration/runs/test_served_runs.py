@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,21 @@ async def test_a_run_is_started_followed_and_read_over_http(server: Any, http: H
     lines = (folder / "rollouts.jsonl").read_text().splitlines()
     assert all(json.loads(line)["rollout_id"].startswith("first-counter-") for line in lines)
     assert "pass@1" in json.loads((folder / "metrics.json").read_text())["total"]
+
+
+async def test_each_run_logs_its_own_lines_and_none_of_another(server: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    ids = ("one", "two")
+    await asyncio.gather(*(server.client.create([*SLOW, "runner.limit=4"], id=id) for id in ids))
+    views = [await server.until(id, lambda view: not view.live) for id in ids]
+
+    for view in views:
+        logged = [json.loads(line) for line in (Path(view.folder) / "run.log").read_text().splitlines()]
+        messages = [each["message"] for each in logged]
+        assert {each["run"] for each in logged} == {view.id}
+        assert sum(message.startswith(f"rollout {view.id}-counter-") for message in messages) == 4
+        assert sum(message.startswith("container ") and message.endswith(" is ready") for message in messages) == 4
+        assert not [message for message in messages for other in ids if other != view.id and f"{other}-" in message]
 
 
 async def test_results_are_read_page_by_page(server: Any, http: HttpClient) -> None:
@@ -188,6 +204,7 @@ async def test_secrets_are_neither_kept_nor_told(serve: Any, http: HttpClient) -
     secret = "a-key-that-nobody-may-see"
     overrides = ["environment=counter", "model=chat", "model.name=m", "model.base_url=http://127.0.0.1:9/v1"]
     overrides += [f"model.api_key={secret}", "runner.limit=1", "model.deadline=1"]
+    overrides += ["runner.ready_timeout=0"]  # nothing answers there, nor will
     async with serve() as server:
         await server.client.create(overrides, id="r")
         await server.until("r", lambda view: not view.live)

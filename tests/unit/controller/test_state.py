@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
 from gymbox.controller.containers import sweep_abandoned
-from gymbox.controller.state import StateDirectory, find_controller
+from gymbox.controller.state import APPEARS, StateDirectory, find_controller
 from gymbox.controller.tokens import Tokens
+from gymbox.embedded import EmbeddedController
 from gymbox.environment import Catalog
-from gymbox.errors import ConfigError
+from gymbox.errors import ConfigError, Unavailable
+from gymbox.http import HttpClient
 from gymbox.providers import StartSpec
 from gymbox_sandbox.lifecycle import fingerprint
+
+
+def forgotten(state: StateDirectory) -> None:
+    """Make it one that was first swept so long ago that nothing can appear any more."""
+    long_ago = time.time() - APPEARS - 1
+    os.utime(state.path / "swept", (long_ago, long_ago))
 
 
 def test_id_and_key_stay_and_are_not_for_others(folder):
@@ -116,8 +125,43 @@ async def test_what_killed_runs_left_is_swept_and_living_runs_are_not(folder, pr
     await sweep_abandoned(folder, provider)
 
     assert provider.containers == {}
+    assert {*folder.glob("run-*")} == {dead.path, living.path}
+    forgotten(dead)
+    await sweep_abandoned(folder, provider)
     assert list(folder.glob("run-*")) == [living.path]
     living.close()
+
+
+async def test_what_an_engine_makes_only_after_a_sweep_is_removed_by_the_next(folder, provider, environments):
+    dead = StateDirectory.of_run(folder)
+    os.close(dead._lock)
+    await sweep_abandoned(folder, provider)
+    await provider.start(StartSpec("late", environments["alone"], dead.directory_of("late")), lambda phase: None)
+
+    await sweep_abandoned(folder, provider)
+
+    assert provider.containers == {}
+
+
+async def test_a_run_sweeps_at_its_end_too(folder, provider, environments, caplog):
+    dead = StateDirectory.of_run(folder)
+    os.close(dead._lock)
+    async with HttpClient() as http, EmbeddedController(provider, Catalog([]), folder, "gbx_admin_x", http):
+        await provider.start(StartSpec("late", environments["alone"], dead.directory_of("late")), lambda phase: None)
+    assert provider.containers == {}
+
+    async with HttpClient() as http, EmbeddedController(provider, Catalog([]), folder, "gbx_admin_x", http):
+        provider.list_error = Unavailable("the engine is gone")
+    assert "left to the next sweep: the engine is gone" in caplog.text
+
+
+async def test_a_run_goes_on_at_its_end_with_removals_of_its_own_that_have_failed(folder, provider, environments):
+    async with HttpClient() as http, EmbeddedController(provider, Catalog([]), folder, "gbx_admin_x", http) as own:
+        await provider.start(StartSpec("c1", environments["alone"], folder / "s"), lambda phase: None)
+        [state] = folder.glob("run-*")
+        (state / "deletes" / "c1").touch()
+        assert own.url
+    assert provider.containers == {}
 
 
 async def test_one_that_cannot_be_swept_does_not_save_the_others(folder, provider, environments):
@@ -137,6 +181,8 @@ async def test_what_was_to_be_deleted_and_is_gone_is_swept_with_its_run(folder, 
     dead.intend_delete("c1")
     os.close(dead._lock)
     await sweep_abandoned(folder, provider)
+    forgotten(dead)
+    await sweep_abandoned(folder, provider)
 
     assert not dead.path.exists()
 
@@ -147,7 +193,8 @@ async def test_what_cannot_be_swept_is_left_to_the_next_sweep(folder, provider, 
     os.close(dead._lock)
     provider.stop_errors = 2  # each sweep looks twice
     await sweep_abandoned(folder, provider)
-    assert dead.path.exists()
+    forgotten(dead)
+    assert provider.containers
     await sweep_abandoned(folder, provider)
 
     assert provider.containers == {}

@@ -18,6 +18,7 @@ import yaml
 from gymbox.artifacts import ArtifactStore
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError, Invalid, StartFailed
+from gymbox.evaluation.parts import Planned, planned_of
 from gymbox.evaluation.reverify import output_of, reverified
 from gymbox.evaluation.rollouts import RunReader
 from gymbox_sandbox.lifecycle import Ended
@@ -177,6 +178,45 @@ async def test_what_was_stopped_goes_on_where_it_was(stored: Path, environment: 
     changes = await reverified(RunReader(stored), {"counter": environment}, Sandboxes(), output, resume=True)
     assert (changes.done, changes.verified, changes.copied) == (4, 2, 1)
     assert list(lines_of(output)) == ["a", "b", "c", "d"]
+
+
+async def test_of_several_agents_the_one_that_was_chosen_is_all_that_the_output_has(
+    run: Run, environment: Environment, tmp_path: Path
+) -> None:
+    told = {"reward": 1.0, "expected": "5", "response": ANSWER}
+    lines = [line("a", id="a", rollout_id=name, agent_ref={"name": name}, **told) for name in ("one", "two", "agent")]
+    stored, output = run(*lines, agents=["one", "two", "agent"]), tmp_path / "again"
+    known = {"counter": environment}
+
+    await reverified(RunReader(stored, "one"), known, Sandboxes(), output)
+    with pytest.raises(ConfigError, match=r"reverified.agent: was 'one', is 'two'"):
+        await reverified(RunReader(stored, "two"), known, Sandboxes(), output, resume=True)
+    with pytest.raises(ConfigError, match=r"reverified.agent: was 'one', is None"):
+        await reverified(RunReader(stored), known, Sandboxes(), output, resume=True)
+    changes = await reverified(RunReader(stored, "one"), known, Sandboxes(), output, resume=True)
+    await reverified(RunReader(stored, "agent"), known, Sandboxes(), tmp_path / "default")
+
+    assert (changes.planned, changes.done) == (1, 1)
+    again = RunReader(output)
+    assert again.agents == ["one"] and [each.agent for each in again] == ["one"]
+    assert planned_of(again) == {}, "the rows chose who does them, so nobody knows how many were its own"
+    await reverified(again, known, Sandboxes(), tmp_path / "third")
+    assert RunReader(tmp_path / "third").share_of == "one"
+    default = RunReader(tmp_path / "default")
+    assert default.agents == [] and [each.agent for each in default] == ["agent"]
+    assert planned_of(default) == {}
+
+
+async def test_of_an_agent_that_had_every_task_all_are_planned(
+    run: Run, environment: Environment, tmp_path: Path
+) -> None:
+    told = {"id": "a", "reward": 1.0, "expected": "5", "response": ANSWER}
+    lines = [line("a", rollout_id=name, agent_ref={"name": name}, **told) for name in ("one", "two")]
+    reader = RunReader(run(*lines, agents=["one", "two"], crossed=True), "two")
+
+    await reverified(reader, {"counter": environment}, Sandboxes(), tmp_path / "again")
+
+    assert planned_of(RunReader(tmp_path / "again")) == planned_of(reader) == {"counter": Planned(1, 1)}
 
 
 async def test_a_file_of_rollouts_is_scored_too(stored: Path, environment: Environment, tmp_path: Path) -> None:

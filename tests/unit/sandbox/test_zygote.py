@@ -79,6 +79,21 @@ def host(tmp_path: Path) -> Iterator[Host]:
     assert host.close() == 0
 
 
+def test_a_signal_that_came_before_it_was_apart_is_not_for_it(tmp_path: Path) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        host = Host(tmp_path)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            host.process.send_signal(number)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert host.report() == {"loaded": True}
+    host.start_and_wait(1)
+    host.process.send_signal(signal.SIGTERM)  # it hears again
+    assert host.process.wait(20) == -signal.SIGTERM
+    host.close()
+
+
 @pytest.mark.parametrize(("more", "log"), [(0, ""), (1, "no server could be forked: Too many open files\n")])
 def test_a_fork_that_fails_is_the_end_of_that_sandbox_alone(host: Host, more: int, log: str) -> None:
     assert host.report() == {"loaded": True}

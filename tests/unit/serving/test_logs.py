@@ -104,21 +104,60 @@ def test_a_json_line_holds_the_traceback(written):
     assert "ZeroDivisionError" in json.loads(written.getvalue())["traceback"]
 
 
+def messages_in(path):
+    return [json.loads(line)["message"] for line in path.read_text().splitlines()]
+
+
 def test_a_file_gets_what_is_logged_meanwhile_and_is_gone_on_with(tmp_path):
     logs.hide("hunter2-hunter2")
     for text in ("first", "second hunter2-hunter2"):
-        with logs.into(tmp_path / "run.log"):
-            log.warning(text)
+        with logs.Scope() as scope:
+            with scope.into(tmp_path / "run.log"):
+                log.warning(text)
+            log.warning("too late")
         log.warning("outside")
 
-    told = [json.loads(line)["message"] for line in (tmp_path / "run.log").read_text().splitlines()]
-    assert told[0] == "first"
-    assert told[1].startswith("second [redacted ")
-    assert len(told) == 2
+    first, second = messages_in(tmp_path / "run.log")
+    assert first == "first"
+    assert second.startswith("second [redacted ")
+
+
+async def test_a_file_has_the_lines_of_its_own_work_alone(tmp_path):
+    begun = asyncio.Barrier(3)
+
+    async def part(name):
+        await asyncio.to_thread(log.warning, f"{name} in a thread")
+        log.warning(f"{name} in a task")
+
+    async def work(name):
+        with logs.Scope() as scope, scope.into(tmp_path / name):
+            await begun.wait()  # now both files are open, and written to by whoever began them
+            await begun.wait()
+            await asyncio.create_task(part(name))
+            log.warning(f"{name} itself")
+
+    both = asyncio.gather(work("one"), work("two"))
+    await begun.wait()
+    log.warning("whoever began them")
+    await begun.wait()
+    await both
+
+    for name in ("one", "two"):
+        assert messages_in(tmp_path / name) == [f"{name} in a thread", f"{name} in a task", f"{name} itself"]
+
+
+def test_work_inside_other_work_has_its_lines_for_itself(tmp_path):
+    with logs.Scope() as outer, outer.into(tmp_path / "outer"):
+        with logs.Scope() as inner, inner.into(tmp_path / "inner"):
+            log.warning("inside")
+        log.warning("around")
+
+    assert messages_in(tmp_path / "outer") == ["around"]
+    assert messages_in(tmp_path / "inner") == ["inside"]
 
 
 def test_a_file_that_takes_no_more_is_no_error(capsys):
-    with logs.into(Path("/dev/full")):
+    with logs.Scope() as scope, scope.into(Path("/dev/full")):
         log.warning("lost")
 
     assert capsys.readouterr().err == ""

@@ -98,10 +98,13 @@ class Player:
     model: Model
 
 
+Players = Mapping[str | None, Player]
+"""By the agent's name; None is the one that has no name."""
+
+
 async def run(
     plan: Plan,
-    agent: Agent,
-    model: Model,
+    players: Players,
     controller: RolloutController,
     http: HttpClient,
     folder: RunFolder,
@@ -111,7 +114,6 @@ async def run(
     meter: Meter | None = None,
     feed: Feed | None = None,
     notes: Callable[[str], dict[str, Any]] = lambda attempt: {},
-    players: Mapping[str, Player] | None = None,
     retry_pause: float = RETRY_PAUSE,
 ) -> Summary:
     """Do what `folder` has no line for yet, then close it.
@@ -121,10 +123,10 @@ async def run(
     no line. A run that gives up (`settings.give_up_after`) drops them itself; one whose budget is used up stops.
 
     Args:
+        players: who does the rollouts whose slots name that agent of the plan's `agents`; under None, all others.
         meter: counts what the models' calls use; whoever calls this may have it count the judge's, too.
         feed: gives the slots, in place of all that the plan lists.
         notes: what to add to the result of an attempt, by its id.
-        players: by name, the plan's `agents`; `agent` with `model` does what none of them is to do.
         retry_pause: seconds before the second attempt at a rollout.
 
     Raises:
@@ -139,9 +141,7 @@ async def run(
     if settings.capture != "off":
         rate, secrets = settings.capture_rate, logs.hidden()
         capture = Capture(folder.path / CALLS, mode=settings.capture, rate=rate, secrets=secrets)
-    everyone: dict[str | None, Player] = {None: Player(agent, model)}
-    everyone.update(players or {})
-    members = _members(everyone, http, meter, capture)
+    members = _members(players, http, meter, capture)
     run = _Run(plan, members, controller, http, folder, watcher, control, feed, notes, retry_pause, capture)
     try:
         async with capture or nullcontext():
@@ -199,9 +199,7 @@ class _Member:
     endpoints: RolloutEndpoints
 
 
-def _members(
-    players: Mapping[str | None, Player], http: HttpClient, meter: Meter, capture: Capture | None
-) -> dict[str | None, _Member]:
+def _members(players: Players, http: HttpClient, meter: Meter, capture: Capture | None) -> dict[str | None, _Member]:
     """By the name of the agent; those who ask the same model share its endpoints."""
     endpoints: dict[int, tuple[Model, RolloutEndpoints]] = {}
     for player in players.values():

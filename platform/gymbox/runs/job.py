@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
@@ -26,6 +26,7 @@ from gymbox.models.capture import Capture
 from gymbox.models.cassettes import JUDGE_CALLS
 from gymbox.plan import Plan, RunnerSettings
 from gymbox.results import LOG, ROLLOUTS, RunFolder, RunManifest, WriteFailed
+from gymbox.rollout import RolloutController
 from gymbox.run_control import RunControl
 from gymbox.runner import Feed, Listed, Summary, Watcher, run
 from gymbox.runs.endpoint import Announce, endpoint
@@ -117,35 +118,40 @@ class Job:
                 self._runs.add(live)
                 stack.enter_context(announce(live.id, folder.path))
                 watcher = Watchers(live, stack.enter_context(watching(plan, folder, source)))
-                controller = source.controller
-                if source.of_run is not None:
-                    controller = source.of_run(folder.manifest.run, runner.priority, runner.share)
-                self.running = True
-                gave_up = ""
-                try:
-                    summary = await run(
-                        plan,
-                        self.settings.agent,
-                        self.settings.model,
-                        controller,
-                        http,
-                        folder,
-                        watcher=watcher,
-                        control=self.control,
-                        meter=meter,
-                        feed=self._feed(plan, folder),
-                        notes=self._notes,
-                        players=lineup.players,
-                    )
-                    gave_up = summary.gave_up
-                    await asyncio.to_thread(self._lay_out, plan)
-                    return summary
-                except WriteFailed as error:
-                    gave_up = str(error)
-                    raise
-                finally:
-                    self.running = False
-                    live.end(gave_up)
+                doing = run(
+                    plan,
+                    lineup.players,
+                    self._controller(source, folder),
+                    http,
+                    folder,
+                    watcher=watcher,
+                    control=self.control,
+                    meter=meter,
+                    feed=self._feed(plan, folder),
+                    notes=self._notes,
+                )
+                return await self._until_over(doing, live, plan)
+
+    def _controller(self, source: SandboxSource, folder: RunFolder) -> RolloutController:
+        """Where several runs share one, on this run's account."""
+        if source.of_run is None:
+            return source.controller
+        runner = self.settings.runner
+        return source.of_run(folder.manifest.run, runner.priority, runner.share)
+
+    async def _until_over(self, doing: Coroutine[Any, Any, Summary], live: LiveRun, plan: Plan) -> Summary:
+        self.running, gave_up = True, ""
+        try:
+            summary = await doing
+            gave_up = summary.gave_up
+            await asyncio.to_thread(self._lay_out, plan)
+            return summary
+        except WriteFailed as error:
+            gave_up = str(error)
+            raise
+        finally:
+            self.running = False
+            live.end(gave_up)
 
     def check(self) -> None:
         """Check everything that can be without opening anything: settings, environments, every row, the folder. It

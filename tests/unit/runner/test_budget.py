@@ -20,7 +20,7 @@ from gymbox.models.scripted import ScriptedModel, Tokens
 from gymbox.plan import Plan, RunnerSettings
 from gymbox.results import RunFolder, manifest_in
 from gymbox.run_control import RunControl
-from gymbox.runner import Summary, run
+from gymbox.runner import Player, Summary, run
 from gymbox.runs.job import check_left
 from gymbox_sandbox.responses import Response
 from gymbox_sandbox.tasks import Task
@@ -55,7 +55,7 @@ async def start(
         with Plan([environment], chosen) as plan:
             folder = RunFolder.open(output, inputs=plan.inputs(), settings={}, planned=len(plan), resume=chosen.resume)
             model = model or ScriptedModel(replies=REPLIES, usage=HUNDRED)
-            return await run(plan, agent, model, MemoryController(), http, folder, retry_pause=0.001)
+            return await run(plan, {None: Player(agent, model)}, MemoryController(), http, folder, retry_pause=0.001)
 
 
 def used_in(output: Path) -> Used:

@@ -61,14 +61,12 @@ class Bench:
                 )
                 return await run(
                     plan,
-                    self.agent,
-                    SilentModel(),
+                    {None: Player(self.agent, SilentModel()), **(players or {})},
                     self.controller,
                     http,
                     folder,
                     watcher=self,
                     control=control,
-                    players=players,
                     retry_pause=0.001,
                 )
 

@@ -92,7 +92,7 @@ class Job:
         """
         runner = self.settings.runner
         environments = self._checked()
-        with self._plan(environments) as plan:
+        with await self._planned(environments) as plan:
             lineup = Lineup.of(self.settings, plan, self.model)
             inputs = self._inputs(plan, lineup)
             before = self._before(inputs)
@@ -172,6 +172,17 @@ class Job:
 
     def _plan(self, environments: Sequence[Environment]) -> Plan:
         return Plan(environments, self.settings.runner, self._places.cache / "datasets", self.settings.agents)
+
+    async def _planned(self, environments: Sequence[Environment]) -> Plan:
+        """In a thread, for every row is read."""
+        planning = asyncio.create_task(asyncio.to_thread(self._plan, environments))
+        try:
+            return await asyncio.shield(planning)
+        except asyncio.CancelledError:
+            [plan] = await asyncio.gather(planning, return_exceptions=True)
+            if isinstance(plan, Plan):
+                plan.close()
+            raise
 
     def _before(self, inputs: dict[str, Any]) -> RunManifest | None:
         """The run to go on with; see `RunFolder.check`."""

@@ -263,9 +263,7 @@ class Plan:
         """Whether `agent` has anything to do where there are named ones."""
         if self.settings.cross_agents:
             return False
-        chosen = [
-            self.settings.agent_of.get(each.name, self.settings.agent_of.get(DEFAULT)) for each in self.environments
-        ]
+        chosen = (self.settings.agent_for(each.name) for each in self.environments)
         pairs = zip(chosen, self._datasets, strict=True)
         return not self.agents or any(name is None and dataset.unnamed for name, dataset in pairs)
 

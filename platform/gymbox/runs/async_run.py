@@ -21,8 +21,8 @@ from gymbox.plan import Plan
 from gymbox.results import RunFolder
 from gymbox.runner import Summary, Watcher
 from gymbox.runs.delivery import Counts, Delivery, Result
-from gymbox.runs.live_job import LiveJob
 from gymbox.runs.places import Places
+from gymbox.runs.python_job import PythonJob
 from gymbox.runs.row_stream import Rows
 from gymbox.runs.sandbox_source import SandboxSource
 
@@ -55,7 +55,7 @@ class Run:
         rows: Rows | None = None,
     ) -> None:
         self._scratch = Path(tempfile.gettempdir()) / f"gymbox-run-{secrets.token_hex(8)}"
-        self._job = LiveJob(
+        self._job = PythonJob(
             settings,
             places,
             environments=environments,

@@ -14,7 +14,7 @@ from typing import Any
 from gymbox import logs
 from gymbox.budget import Meter
 from gymbox.config import Settings, record
-from gymbox.environment import Catalog, Environment
+from gymbox.environment import Environment
 from gymbox.errors import ConfigError
 from gymbox.evaluation.nemo_layout import nemo_files
 from gymbox.evaluation.nemo_writer import NEMO_FOLDER, write_nemo
@@ -30,6 +30,7 @@ from gymbox.rollout import RolloutController
 from gymbox.run_control import RunControl
 from gymbox.runner import Feed, Listed, Summary, Watcher, run
 from gymbox.runs.endpoint import Announce, endpoint
+from gymbox.runs.environments import environments_of
 from gymbox.runs.lineup import Lineup
 from gymbox.runs.live import LiveRun, LiveRuns, Watchers
 from gymbox.runs.places import Places
@@ -268,7 +269,7 @@ class Job:
             ConfigError: one cannot be found, or needs a judge that is not given; or `sessions` is given for a
                 controller that has manifests of its own.
         """
-        found = find(self.settings.environment, self._places.environments)
+        found = environments_of(self.settings.environment, self._places.environments)
         if not self._judge_elsewhere:
             check_judge(found, self.settings)
         return self._of_sessions(found)
@@ -283,22 +284,6 @@ class Job:
             replace(environment, manifest=environment.manifest.model_copy(update={"sessions": sessions}))
             for environment in found
         ]
-
-
-def find(names: Sequence[str], folders: Sequence[Path]) -> list[Environment]:
-    """The environments of these names, or in these folders.
-
-    Raises:
-        ConfigError: there is none of a name, its manifest is wrong, or two have the same name.
-    """
-    catalog = Catalog(folders)
-    found: dict[str, Environment] = {}
-    for name in names:
-        environment = catalog.find(name)
-        if environment.name in found:
-            raise ConfigError(f"environment {environment.name!r} is named twice; a run has each once")
-        found[environment.name] = environment
-    return list(found.values())
 
 
 def check_judge(environments: Sequence[Environment], settings: Settings) -> None:

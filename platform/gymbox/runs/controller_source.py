@@ -1,4 +1,4 @@
-"""Of controller: sandboxes for the runs that a controller's own process does."""
+"""Controller source: where the runs that a controller does have their sandboxes from, in its own process."""
 
 from __future__ import annotations
 

@@ -194,9 +194,10 @@ def overhead(folder: Path) -> list[Figure]:
     from gymbox.environment import Environment
     from gymbox.http import HttpClient
     from gymbox.models.scripted import ScriptedModel
-    from gymbox.plan import Plan, RunnerSettings
+    from gymbox.plan import Plan
     from gymbox.results import RunFolder
     from gymbox.runner import Player, run
+    from gymbox.runner_settings import RunnerSettings
     from gymbox_sandbox.responses import Response
     from gymbox_sandbox.tasks import Task
 

@@ -30,10 +30,11 @@ from gymbox.models.metered import MeteredModel
 from gymbox.models.recorded import RecordedModel
 from gymbox.models.rollout_endpoints import RolloutEndpoints
 from gymbox.models.trajectories import has_token_ids, rebuilt, told_of
-from gymbox.plan import DEFAULT_AGENT, Plan, Slot
+from gymbox.plan import Plan, Slot
 from gymbox.results import RunFolder, Score, Status
 from gymbox.rollout import RolloutController, RolloutResult, run_rollout
 from gymbox.run_control import RunControl
+from gymbox.runner_settings import DEFAULT_AGENT
 
 RETRY_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds before the second attempt, doubled for each further one; and at most."""

@@ -24,11 +24,12 @@ from gymbox.judge import Judge
 from gymbox.models import Model
 from gymbox.models.capture import Capture
 from gymbox.models.cassettes import JUDGE_CALLS
-from gymbox.plan import Plan, RunnerSettings
+from gymbox.plan import Plan
 from gymbox.results import LOG, ROLLOUTS, RunFolder, RunManifest, WriteFailed
 from gymbox.rollout import RolloutController
 from gymbox.run_control import RunControl
 from gymbox.runner import Feed, Listed, Summary, Watcher, run
+from gymbox.runner_settings import RunnerSettings
 from gymbox.runs.endpoint import Announce, endpoint
 from gymbox.runs.environments import environments_of
 from gymbox.runs.lineup import Lineup

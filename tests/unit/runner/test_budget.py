@@ -17,10 +17,11 @@ from gymbox.errors import ConfigError, ErrorKind, ModelFailure
 from gymbox.http import HttpClient
 from gymbox.models.prices import Price, Spent
 from gymbox.models.scripted import ScriptedModel, Tokens
-from gymbox.plan import Plan, RunnerSettings
+from gymbox.plan import Plan
 from gymbox.results import RunFolder, manifest_in
 from gymbox.run_control import RunControl
 from gymbox.runner import Player, Summary, run
+from gymbox.runner_settings import RunnerSettings
 from gymbox.runs.job import check_left
 from gymbox_sandbox.responses import Response
 from gymbox_sandbox.tasks import Task

@@ -14,9 +14,10 @@ from gymbox.environment import Environment
 from gymbox.errors import ConfigError
 from gymbox.http import HttpClient
 from gymbox.merge import merged
-from gymbox.plan import Plan, RunnerSettings
+from gymbox.plan import Plan
 from gymbox.results import RunFolder
 from gymbox.runner import Player, run
+from gymbox.runner_settings import RunnerSettings
 
 from .conftest import CountingAgent, MemoryController, SilentModel, row
 

@@ -143,7 +143,19 @@ async def run(
         rate, secrets = settings.capture_rate, logs.hidden()
         capture = Capture(folder.path / CALLS, mode=settings.capture, rate=rate, secrets=secrets)
     members = _members(players, http, meter, capture)
-    run = _Run(plan, members, controller, http, folder, watcher, control, feed, notes, retry_pause, capture)
+    run = _Run(
+        plan=plan,
+        members=members,
+        controller=controller,
+        http=http,
+        folder=folder,
+        watcher=watcher,
+        control=control,
+        feed=feed,
+        notes=notes,
+        retry_pause=retry_pause,
+        capture=capture,
+    )
     try:
         async with capture or nullcontext():
             try:
@@ -338,9 +350,9 @@ class _Run:
             self.controller,
             self.http,
             sandbox,
-            entered,
-            member.endpoints,
-            keep,
+            entered=entered,
+            endpoints=member.endpoints,
+            keep=keep,
         )
         if kept and kept[-1] is not None:
             result = result.model_copy(update={"kept_artifacts": kept[-1].model_dump()})

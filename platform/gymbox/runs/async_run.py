@@ -240,15 +240,15 @@ class Run:
         self.id = folder.manifest.run
         taking = self._taking
         self._delivery = Delivery(
-            self._job.control.cancels,
-            self._job.pace,
-            self._job.policy,
-            plan,
-            self.id,
-            folder.path if taking.include_done and not self._job.in_memory else None,
-            taking.max_staleness,
-            taking.drop_stale,
-            self._counts,
+            cancels=self._job.control.cancels,
+            pace=self._job.pace,
+            policy=self._job.policy,
+            plan=plan,
+            run=self.id,
+            folder=folder.path if taking.include_done and not self._job.in_memory else None,
+            max_staleness=taking.max_staleness,
+            drop_stale=taking.drop_stale,
+            counts=self._counts,
         )
         self._begun.set()
         yield self._delivery

@@ -36,7 +36,7 @@ from gymbox.runs.lineup import Lineup
 from gymbox.runs.live import LiveRun, LiveRuns, Watchers
 from gymbox.runs.places import Places
 from gymbox.runs.readiness import until_ready
-from gymbox.runs.sandbox_source import SandboxSource, Sourcing, sandbox_source
+from gymbox.runs.sandbox_source import SandboxSource, SourceRequest, Sourcing, sandbox_source
 
 Watching = Callable[[Plan, RunFolder, SandboxSource], AbstractContextManager[Watcher | None]]
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class Job:
                 if before is None or before.status != "finished" or runner.retry_failed:
                     await until_ready([*lineup.models, self.settings.judge], http, runner.ready_timeout)
                 source = await stack.enter_async_context(
-                    self._sourcing(self.settings, environments, http, self._places, told)
+                    self._sourcing(SourceRequest(self.settings, environments, http, self._places, told))
                 )
                 await stack.enter_async_context(lineup.opened())
                 folder = await self._opened(inputs, source, planned=len(plan))

@@ -194,9 +194,10 @@ def overhead(folder: Path) -> list[Figure]:
     from gymbox.environment import Environment
     from gymbox.http import HttpClient
     from gymbox.models.scripted import ScriptedModel
-    from gymbox.plan import Plan, RunnerSettings
+    from gymbox.plan import Plan
     from gymbox.results import RunFolder
-    from gymbox.runner import run
+    from gymbox.runner import Player, run
+    from gymbox.runner_settings import RunnerSettings
     from gymbox_sandbox.responses import Response
     from gymbox_sandbox.tasks import Task
 
@@ -218,7 +219,8 @@ def overhead(folder: Path) -> list[Figure]:
             output = RunFolder.open(folder / "overhead", inputs=inputs, settings={}, planned=len(plan), resume=False)
             async with HttpClient() as http:
                 began = time.process_time()
-                await run(plan, Instant(), ScriptedModel(), _Controller(), http, output)  # type: ignore[arg-type]
+                players = {None: Player(Instant(), ScriptedModel())}
+                await run(plan, players, _Controller(), http, output)  # type: ignore[arg-type]
                 return time.process_time() - began, alone
 
     ran, alone = asyncio.run(spent())

@@ -27,9 +27,9 @@ from gymbox.agents import Agent
 from gymbox.environment import explain
 from gymbox.errors import ConfigError, nearest
 from gymbox.models import Model
-from gymbox.plan import AGENT_NAME, RunnerSettings
 from gymbox.providers import SandboxProvider
 from gymbox.proxy import ProxyLimits
+from gymbox.runner_settings import AGENT_NAME, RunnerSettings
 
 SHIPPED = Path(__file__).parent / "conf"
 GROUPS = ("agent", "model", "provider", "runner")

@@ -18,7 +18,7 @@ from pydantic_core import from_json
 from gymbox.dataset_index import Index, KeyedPrompt, index_of, stamp_of
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError, nearest
-from gymbox.row_check import Fault, Faults
+from gymbox.faults import Fault, Faults
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,8 @@ import gymbox_sandbox.responses
 
 import gymbox.row_check
 from gymbox.errors import ConfigError
-from gymbox.row_check import Fault, Faults, Mentions, RowPrompt, Scan, scan
+from gymbox.faults import Fault, Faults
+from gymbox.row_check import Mentions, RowPrompt, Scan, scan
 
 PART = 32 * 1024 * 1024
 """Bytes of a file from which it is worth another process, and from which its index is remembered."""

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 Kinds = Collection[type[BaseModel]]
 TARGET = "_target_"
 """Where a component says of which class it is."""
-_RUNNER = "gymbox.plan.RunnerSettings"
+_RUNNER = "gymbox.runner_settings.RunnerSettings"
 _NONE = object()
 
 

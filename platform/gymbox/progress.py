@@ -19,10 +19,11 @@ from rich.table import Table
 from rich.text import Text
 
 from gymbox.errors import RolloutError, Stage
-from gymbox.plan import DEFAULT_AGENT, Plan, Slot
+from gymbox.plan import Plan, Slot
 from gymbox.results import METRICS, ROLLOUTS, RunFolder, Score
 from gymbox.rollout import RolloutResult
 from gymbox.runner import Summary
+from gymbox.runner_settings import DEFAULT_AGENT
 
 SHORTEST, LONGEST = 10.0, 60.0
 """Seconds between two lines where the output is no terminal: few at first, fewer later."""

@@ -85,6 +85,7 @@ async def run_rollout(
     controller: RolloutController,
     http: HttpClient,
     rollout_id: str,
+    *,
     entered: Callable[[Stage], None] = lambda stage: None,
     endpoints: RolloutEndpoints | None = None,
     keep: Keep | None = None,

@@ -1,4 +1,4 @@
-"""Row check: what is wrong in the rows of a dataset, each fault with its place, its reason and its remedy."""
+"""Row check: what is wrong in the rows of a dataset."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pickle
 import re
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -19,8 +19,9 @@ from gymbox_sandbox.responses import Item, ResponsesParams
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
+from gymbox.faults import Fault, Faults
+
 MAX_ROW_BYTES = 32 * 1024 * 1024
-SHOWN_FAULTS = 20
 MAX_AGENTS = 1000
 PARAMS = "responses_create_params"
 KNOWN_FIELDS = (PARAMS, "verifier_metadata", "gold_replies", "gold_judgements")
@@ -51,48 +52,6 @@ _HUGE_EXPONENT = re.compile(rb"[0-9][eE]\+?[0-9]{3}")
 _NO_INPUT = "put the messages for the model there, or have them made from the row's fields: runner.prompt=FILE.yaml"
 _ROLES = ("user", "assistant", "system", "developer")  # no set: what is looked up may have no hash
 _PLAIN = frozenset({"type", "role", "content"})
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """What is wrong in one row, and how to mend it."""
-
-    path: Path
-    line: int
-    field: str
-    reason: str
-    remedy: str
-    earlier: int | None = None
-    """The line that this one collides with, where that is what is wrong."""
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.field}: {self.reason}; {self.remedy}"
-
-
-@dataclass(slots=True)
-class Faults:
-    """All faults found, of which the first `SHOWN_FAULTS` are kept for display."""
-
-    shown: list[Fault] = field(default_factory=list)
-    count: int = 0
-
-    def add(self, faults: Iterable[Fault]) -> None:
-        for fault in faults:
-            self.count += 1
-            if len(self.shown) < SHOWN_FAULTS:
-                self.shown.append(fault)
-
-    def join(self, other: Faults, lines: int) -> None:
-        """Take over those of a part of the file that begins after so many lines."""
-        self.count += other.count
-        moved = [replace(fault, line=fault.line + lines) for fault in other.shown]
-        self.shown += moved[: SHOWN_FAULTS - len(self.shown)]
-
-    def __str__(self) -> str:
-        more = f"\n  … and {self.count - len(self.shown)} more" if self.count > len(self.shown) else ""
-        faults = "1 fault" if self.count == 1 else f"{self.count} faults"
-        listed = "\n".join(f"  {fault}" for fault in self.shown)
-        return f"{faults} in the dataset, so nothing was started:\n{listed}{more}"
 
 
 class RowPrompt(Protocol):

@@ -30,10 +30,11 @@ from gymbox.models.metered import MeteredModel
 from gymbox.models.recorded import RecordedModel
 from gymbox.models.rollout_endpoints import RolloutEndpoints
 from gymbox.models.trajectories import has_token_ids, rebuilt, told_of
-from gymbox.plan import DEFAULT_AGENT, Plan, Slot
+from gymbox.plan import Plan, Slot
 from gymbox.results import RunFolder, Score, Status
 from gymbox.rollout import RolloutController, RolloutResult, run_rollout
 from gymbox.run_control import RunControl
+from gymbox.runner_settings import DEFAULT_AGENT
 
 RETRY_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds before the second attempt, doubled for each further one; and at most."""
@@ -98,10 +99,13 @@ class Player:
     model: Model
 
 
+Players = Mapping[str | None, Player]
+"""By the agent's name; None is the one that has no name."""
+
+
 async def run(
     plan: Plan,
-    agent: Agent,
-    model: Model,
+    players: Players,
     controller: RolloutController,
     http: HttpClient,
     folder: RunFolder,
@@ -111,7 +115,6 @@ async def run(
     meter: Meter | None = None,
     feed: Feed | None = None,
     notes: Callable[[str], dict[str, Any]] = lambda attempt: {},
-    players: Mapping[str, Player] | None = None,
     retry_pause: float = RETRY_PAUSE,
 ) -> Summary:
     """Do what `folder` has no line for yet, then close it.
@@ -121,10 +124,10 @@ async def run(
     no line. A run that gives up (`settings.give_up_after`) drops them itself; one whose budget is used up stops.
 
     Args:
+        players: who does the rollouts whose slots name that agent of the plan's `agents`; under None, all others.
         meter: counts what the models' calls use; whoever calls this may have it count the judge's, too.
         feed: gives the slots, in place of all that the plan lists.
         notes: what to add to the result of an attempt, by its id.
-        players: by name, the plan's `agents`; `agent` with `model` does what none of them is to do.
         retry_pause: seconds before the second attempt at a rollout.
 
     Raises:
@@ -139,10 +142,20 @@ async def run(
     if settings.capture != "off":
         rate, secrets = settings.capture_rate, logs.hidden()
         capture = Capture(folder.path / CALLS, mode=settings.capture, rate=rate, secrets=secrets)
-    everyone: dict[str | None, Player] = {None: Player(agent, model)}
-    everyone.update(players or {})
-    members = _members(everyone, http, meter, capture)
-    run = _Run(plan, members, controller, http, folder, watcher, control, feed, notes, retry_pause, capture)
+    members = _members(players, http, meter, capture)
+    run = _Run(
+        plan=plan,
+        members=members,
+        controller=controller,
+        http=http,
+        folder=folder,
+        watcher=watcher,
+        control=control,
+        feed=feed,
+        notes=notes,
+        retry_pause=retry_pause,
+        capture=capture,
+    )
     try:
         async with capture or nullcontext():
             try:
@@ -199,9 +212,7 @@ class _Member:
     endpoints: RolloutEndpoints
 
 
-def _members(
-    players: Mapping[str | None, Player], http: HttpClient, meter: Meter, capture: Capture | None
-) -> dict[str | None, _Member]:
+def _members(players: Players, http: HttpClient, meter: Meter, capture: Capture | None) -> dict[str | None, _Member]:
     """By the name of the agent; those who ask the same model share its endpoints."""
     endpoints: dict[int, tuple[Model, RolloutEndpoints]] = {}
     for player in players.values():
@@ -339,9 +350,9 @@ class _Run:
             self.controller,
             self.http,
             sandbox,
-            entered,
-            member.endpoints,
-            keep,
+            entered=entered,
+            endpoints=member.endpoints,
+            keep=keep,
         )
         if kept and kept[-1] is not None:
             result = result.model_copy(update={"kept_artifacts": kept[-1].model_dump()})

@@ -6,7 +6,6 @@ What fails is raised as a Problem; a sandbox that is no more raises SandboxEnded
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -31,8 +30,8 @@ from gymbox.errors import (
     RolloutFailure,
     SandboxEnded,
     Unavailable,
-    from_wire,
 )
+from gymbox.execution import Execution
 from gymbox.http import Answer, HttpClient
 
 if TYPE_CHECKING:
@@ -237,7 +236,10 @@ class SandboxClient:
         body = request.model_copy(update={"stream": True}).model_dump_json(exclude_unset=False).encode()
         headers, idle = {"Content-Type": "application/json"}, request.timeout + GRACE
         async with self._stream("POST", "/exec", idle=idle, data=body, headers=headers) as answer:
-            yield Execution(self, answer)
+            yield Execution(self.id, answer, self._tell)
+
+    async def _tell(self, path: str, body: bytes, params: Mapping[str, str] | None = None) -> None:
+        await self._send("POST", path, body, params=params, timeout=60, repeatable=False)
 
     async def read_file(self, path: str) -> bytes:
         """The bytes of a file in the sandbox.
@@ -383,83 +385,3 @@ class SandboxTools:
             known = ", ".join(str(definition.get("name")) for definition in self.definitions) or "none"
             return ToolResult(output=f"There is no tool {name!r}. The tools are: {known}.", is_error=True)
         return await self._sandbox.call_tool(name, arguments)
-
-
-@dataclass(frozen=True, slots=True)
-class ExecEvent:
-    """`started`, `stdout`, `stderr` or `exit`, with what it brings."""
-
-    name: str
-    data: dict[str, Any]
-
-    @property
-    def output(self) -> bytes:
-        """What was printed (of `stdout` and `stderr`)."""
-        return base64.b64decode(self.data.get("data", ""))
-
-
-class Execution:
-    """A command that runs, and whose output is followed."""
-
-    def __init__(self, sandbox: SandboxClient, answer: aiohttp.ClientResponse) -> None:
-        self._sandbox = sandbox
-        self._answer = answer
-        self.id = ""
-        """Known once `started` has come."""
-        self.result: ExecResult | None = None
-        """Known once `exit` has come."""
-
-    async def events(self) -> AsyncIterator[ExecEvent]:
-        """Everything that happens, until the command has ended.
-
-        Raises:
-            Problem: the command could not be followed to its end.
-            SandboxEnded: the sandbox is no more.
-        """
-        name, data = "", []
-        async for line in _lines(self._answer.content):
-            if line.startswith("event:"):
-                name = line[6:].strip()
-            elif line.startswith("data:"):
-                data.append(line[5:].strip())
-            elif not line and data:
-                event = ExecEvent(name, json.loads("\n".join(data)))
-                name, data = "", []
-                if event.name == "started":
-                    self.id = event.data["exec_id"]
-                elif event.name == "exit":
-                    self.result = ExecResult.model_validate(event.data)
-                elif event.name == "error":
-                    raise from_wire(int(event.data.get("status", 500)), event.data, where="exec")
-                yield event
-        if self.result is None:
-            raise Unavailable(f"the output of a command in sandbox {self._sandbox.id} broke off")
-
-    async def write(self, content: bytes) -> None:
-        """Give the command input."""
-        await self._post("stdin", content)
-
-    async def close_stdin(self) -> None:
-        """There is no more input."""
-        await self._post("stdin", b"", {"eof": "1"})
-
-    async def resize(self, rows: int, columns: int) -> None:
-        """The terminal has another size now."""
-        await self._post("resize", json.dumps({"rows": rows, "columns": columns}).encode())
-
-    async def signal(self, name: str) -> None:
-        """Send it a signal (`SIGINT`, …)."""
-        await self._post("signal", json.dumps({"signal": name}).encode())
-
-    async def _post(self, what: str, body: bytes, params: Mapping[str, str] | None = None) -> None:
-        path = f"/exec/{self.id}/{what}"
-        await self._sandbox._send("POST", path, body, params=params, timeout=60, repeatable=False)
-
-
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[str]:
-    """Lines of any length (the reader's own are limited)."""
-    rest = b""
-    async for chunk in content.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line.removesuffix(b"\r").decode()

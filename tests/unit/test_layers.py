@@ -21,24 +21,23 @@ ISLANDS = {
             "models",
             "rollout",
             "runner",
+            "runner_settings",
             "plan",
             "merge",
             "results",
             "inputs",
-            "dataset",
             "progress",
-            "checks",
         ),
-        *("dataset_index", "row_check", "datasets"),
-        *("client", "sandbox_client", "judge", "run_control", "budget", "cancels", "artifacts", "code_version"),
+        *("dataset", "dataset_index", "datasets", "row_check", "faults", "checks", "code_version"),
+        *("client", "sandbox_client", "execution", "judge", "run_control", "budget", "cancels", "artifacts"),
     },
 }
 CONTRACTS = {
     "controller": {"providers"},
     "providers": {"setup_base_image"},
-    "evaluation": {"results", "rollout", "plan", "artifacts"},
+    "evaluation": {"results", "rollout", "plan", "runner_settings", "artifacts"},
     "reports": {"evaluation", "results", "models"},
-    "exports": {"evaluation", "results", "models", "datasets", "row_check"},
+    "exports": {"evaluation", "results", "models", "datasets", "row_check", "faults"},
 }
 """What a provider is stands in `gymbox.providers` itself; that much the controller imports, and no provider. The base
 image is named where it is made. An evaluation reads what a run has written; a report shows, and an export tells in the

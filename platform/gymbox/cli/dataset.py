@@ -60,7 +60,7 @@ def validate(
     from gymbox.datasets.card import license_of
     from gymbox.datasets.tasks import checked, told
     from gymbox.environment import Catalog
-    from gymbox.row_check import Fault
+    from gymbox.faults import Fault
 
     wanted = [(path, tuple(hidden_field)) for path in files or []]
     catalog = Catalog(folder or environment_folders())
@@ -262,7 +262,7 @@ def stats(
     from gymbox.datasets.sources import HUB
     from gymbox.datasets.statistics import statistics_of
     from gymbox.datasets.tasks import told
-    from gymbox.row_check import Faults
+    from gymbox.faults import Faults
 
     faults = Faults()
     found = [_source(name) for name in sources]

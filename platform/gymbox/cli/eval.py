@@ -258,7 +258,7 @@ async def _reverify(
     from gymbox.http import HttpClient
     from gymbox.runs.job import check_judge
     from gymbox.runs.readiness import until_ready
-    from gymbox.runs.sandbox_source import sandbox_source
+    from gymbox.runs.sandbox_source import SourceRequest, sandbox_source
 
     if only and only not in (kinds := [kind.value for kind in ErrorKind]):
         raise ConfigError(f"there is no kind of error {only!r}; {nearest(only, kinds)}")
@@ -273,7 +273,7 @@ async def _reverify(
     check_judge(list(found.values()), settings)
     async with HttpClient() as http:
         await until_ready([settings.judge], http, settings.runner.ready_timeout)
-        async with sandbox_source(settings, list(found.values()), http, here()) as source:
+        async with sandbox_source(SourceRequest(settings, list(found.values()), http, here())) as source:
             return await reverified(
                 reader,
                 found,

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # imported where they are used, so that --help is quick
 
     from gymbox.runs.client import RunsClient
     from gymbox.runs.found import Found
+    from gymbox.runs.register import Entry
     from gymbox.runs.view import RunView
 
 app = typer.Typer(
@@ -113,11 +114,9 @@ def cancel(
 
 
 def _found(run: str) -> Found:
-    from gymbox.cli.places import state_folder
     from gymbox.runs.found import find_run
-    from gymbox.runs.register import Register
 
-    return find_run(run, Register(state_folder()).live())
+    return find_run(run, _live())
 
 
 def _goes_on(found: Found) -> bool:
@@ -127,7 +126,7 @@ def _goes_on(found: Found) -> bool:
     return any(entry.folder == str(found.folder.resolve()) for entry in _live()) or is_held(found.folder)
 
 
-def _live() -> Iterable[Any]:
+def _live() -> list[Entry]:
     from gymbox.cli.places import state_folder
     from gymbox.runs.register import Register
 

@@ -28,7 +28,7 @@ from gymbox.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:  # imported where they are used, so that --help is quick
     from gymbox.client import ControllerClient
-    from gymbox.sandbox_client import Execution
+    from gymbox.execution import Execution
 
 app = typer.Typer(
     cls=Commands,

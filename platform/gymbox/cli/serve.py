@@ -119,7 +119,7 @@ def controller(
         from gymbox.controller.state import StateDirectory
         from gymbox.environment import Catalog
         from gymbox.proxy import Proxy, ProxySettings
-        from gymbox.runs.of_controller import sourcing_of, sweep
+        from gymbox.runs.controller_source import sourcing_of, sweep
         from gymbox.runs.places import Places
         from gymbox.runs.served import ServedRuns
 

@@ -18,7 +18,7 @@ from gymbox.datasets.sources import HUB, Source
 from gymbox.datasets.statistics import Statistics
 from gymbox.datasets.tasks import changed_rows, refuse, task_file
 from gymbox.errors import ConfigError
-from gymbox.row_check import Fault, Faults
+from gymbox.faults import Fault, Faults
 
 
 class OnDuplicates(StrEnum):

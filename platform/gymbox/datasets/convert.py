@@ -15,7 +15,7 @@ from gymbox.datasets.shapes import Shaping, chat_row
 from gymbox.datasets.sources import JSON_COLUMNS, Source, needed
 from gymbox.datasets.tasks import changed_rows, refuse, write_tasks
 from gymbox.errors import ConfigError
-from gymbox.row_check import Fault, Faults
+from gymbox.faults import Fault, Faults
 
 _GROUP = 10_000
 """Rows of a Parquet row group."""

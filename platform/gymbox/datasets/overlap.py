@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from gymbox.datasets.sources import Source, rows_of
 from gymbox.datasets.texts import exact_digest, ngrams, normalised_digest, prompt_digest, prompt_text
-from gymbox.row_check import Faults
+from gymbox.faults import Faults
 
 Kind = Literal["exact", "normalised", "prompt"]
 SHOWN = 20

@@ -26,7 +26,8 @@ from pydantic_core import from_json
 from gymbox.dataset import lines_of
 from gymbox.datasets.files import json_line
 from gymbox.errors import ConfigError, nearest
-from gymbox.row_check import MAX_ROW_BYTES, Fault, Faults, RowCheck
+from gymbox.faults import Fault, Faults
+from gymbox.row_check import MAX_ROW_BYTES, RowCheck
 
 HUB = "hf:"
 JSON_FIELDS = ("messages", "tools", "responses_create_params", "verifier_metadata", "agent_ref")

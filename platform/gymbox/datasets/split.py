@@ -20,7 +20,7 @@ from gymbox.datasets.sources import Source, rows_of
 from gymbox.datasets.tasks import refuse
 from gymbox.datasets.texts import normalised_digest
 from gymbox.errors import ConfigError, nearest
-from gymbox.row_check import Fault, Faults
+from gymbox.faults import Fault, Faults
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from typing import Any
 from gymbox.datasets.overlap import Duplicates
 from gymbox.datasets.sources import Source, rows_of
 from gymbox.datasets.texts import prompt_text
-from gymbox.row_check import PARAMS, Faults
+from gymbox.faults import Faults
+from gymbox.row_check import PARAMS
 
 _KINDS = {
     type(None): "null",

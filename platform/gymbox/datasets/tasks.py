@@ -15,7 +15,7 @@ from gymbox.datasets.files import Written, new_file
 from gymbox.datasets.shapes import Misfit
 from gymbox.datasets.sources import Source, SourceRow, rows_of
 from gymbox.errors import ConfigError
-from gymbox.row_check import Fault, Faults
+from gymbox.faults import Fault, Faults
 
 
 def checked(path: Path, hidden_fields: Sequence[str] = ()) -> Index:

@@ -12,8 +12,8 @@ from typing import Any
 from gymbox.errors import RETRYABLE, ConfigError
 from gymbox.evaluation.nemo_layout import OWN, REPEAT, TASK, TERMINAL
 from gymbox.evaluation.rollouts import OURS, Rollout, RunReader, numbers_in
-from gymbox.plan import DEFAULT
 from gymbox.results import RunFolder, Status
+from gymbox.runner_settings import DEFAULT
 
 BATCH = 256
 """Lines that share one write to disk."""

@@ -28,8 +28,9 @@ from gymbox.evaluation.nemo_layout import (
 )
 from gymbox.evaluation.parts import planned_of
 from gymbox.evaluation.rollouts import RunReader, agent_of, row_of
-from gymbox.plan import DEFAULT_AGENT, Slot
+from gymbox.plan import Slot
 from gymbox.results import FAILURES, sync
+from gymbox.runner_settings import DEFAULT_AGENT
 
 NEMO_FOLDER = "nemo_gym"
 """Folder in a run's for its files in NeMo Gym's layout."""

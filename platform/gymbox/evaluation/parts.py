@@ -8,7 +8,7 @@ from typing import Any
 
 from gymbox.evaluation.rollouts import Rollout, RunReader
 from gymbox.evaluation.tallies import Sums, Tally
-from gymbox.plan import RunnerSettings
+from gymbox.runner_settings import RunnerSettings
 
 
 @dataclass(frozen=True)

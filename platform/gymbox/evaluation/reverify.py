@@ -19,9 +19,9 @@ from gymbox.environment import Environment
 from gymbox.errors import ConfigError, RolloutError, Stage
 from gymbox.evaluation.nemo_import import inputs_of, line_of
 from gymbox.evaluation.rollouts import Rollout, RunReader
-from gymbox.plan import DEFAULT_AGENT
 from gymbox.results import RunFolder, Status
 from gymbox.rollout import RolloutController
+from gymbox.runner_settings import DEFAULT_AGENT
 
 UNSAFE = "unsafe_"
 """How the name of a folder begins whose rewards may be wrong."""

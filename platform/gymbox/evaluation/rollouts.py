@@ -25,9 +25,9 @@ from gymbox.evaluation.nemo_layout import (
     from_nemo,
     nemo_files,
 )
-from gymbox.plan import DEFAULT_AGENT
 from gymbox.results import ROLLOUTS, manifest_in
 from gymbox.rollout import RolloutResult
+from gymbox.runner_settings import DEFAULT_AGENT
 
 OURS = frozenset(
     {

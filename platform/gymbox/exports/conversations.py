@@ -21,7 +21,7 @@ from gymbox_sandbox.responses import Item, Response, ResponsesParams
 from pydantic import ValidationError
 
 from gymbox.errors import Invalid
-from gymbox.evaluation.rollouts import Rollout
+from gymbox.evaluation.rollouts import Rollout, RunReader
 from gymbox.exports.left_out import Reason, Unfit
 from gymbox.models.chat_messages import object_arguments
 from gymbox.models.chat_requests import chat_from_params
@@ -122,3 +122,22 @@ def _call(call: dict[str, Any]) -> dict[str, Any]:
     function = call["function"]
     arguments = json.loads(function["arguments"])
     return {"id": call["id"], "type": "function", "function": {"name": function["name"], "arguments": arguments}}
+
+
+class AgentInstructions:
+    """The system prompts that a run's agents gave rows without one, as its manifest tells them."""
+
+    def __init__(self, run: RunReader) -> None:
+        inputs: dict[str, Any] = run.manifest.inputs if run.manifest else {}
+        self._default = _instructions(inputs.get("agent"))
+        named: dict[str, Any] = inputs.get("agents") or {}
+        self._named = {name: _instructions(each.get("agent")) for name, each in named.items()}
+
+    def of(self, rollout: Rollout) -> str | None:
+        """What its agent says; None where it says nothing, or nothing tells."""
+        return self._named.get(rollout.agent or "", self._default)
+
+
+def _instructions(agent: Any) -> str | None:
+    found = agent.get("instructions") if isinstance(agent, dict) else None
+    return found if isinstance(found, str) else None

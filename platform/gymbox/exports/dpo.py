@@ -23,11 +23,18 @@ from typing import Any
 from gymbox.errors import ConfigError
 from gymbox.evaluation.rollouts import Rollout, RunReader
 from gymbox.exports.columns import JSON, JSONS, TOKENS
-from gymbox.exports.conversations import Reasoning, conversation_of
+from gymbox.exports.conversations import AgentInstructions, Reasoning, conversation_of
 from gymbox.exports.left_out import Reason, Unfit
-from gymbox.exports.sft import AgentInstructions, refuse_masked
 from gymbox.exports.token_samples import RecordedCalls, samples_of
-from gymbox.exports.training_rows import Candidate, Exported, Parts, best_first, origin_of, training_set
+from gymbox.exports.training_rows import (
+    Candidate,
+    Exported,
+    Parts,
+    best_first,
+    origin_of,
+    refuse_masked,
+    training_set,
+)
 
 
 class DpoForm(StrEnum):

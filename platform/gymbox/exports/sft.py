@@ -16,12 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from gymbox.errors import ConfigError
 from gymbox.evaluation.rollouts import Rollout, RunReader
 from gymbox.exports.columns import JSON, JSONS, TOKENS
-from gymbox.exports.conversations import Reasoning, conversation_of
+from gymbox.exports.conversations import AgentInstructions, Reasoning, conversation_of
 from gymbox.exports.left_out import Reason, Unfit
 from gymbox.exports.token_samples import RecordedCalls, TokenSample, samples_of
 from gymbox.exports.training_rows import (
@@ -31,6 +30,7 @@ from gymbox.exports.training_rows import (
     best_first,
     by_task,
     origin_of,
+    refuse_masked,
     training_set,
 )
 
@@ -154,31 +154,3 @@ def _parts(run: RunReader, choice: SftChoice) -> Callable[[Rollout], Parts]:
 
 def _labels(sample: TokenSample) -> list[int]:
     return [id if sampled else UNLEARNT for id, sampled in zip(sample.ids, sample.mask, strict=True)]
-
-
-def refuse_masked(rollout: Rollout, masked: bool) -> None:
-    """
-    Raises:
-        Unfit: it has `mask_sample`, and such are not wanted.
-    """
-    if rollout.line.get("mask_sample") and not masked:
-        raise Unfit(Reason.MASKED, str(rollout.line.get("mask_reason") or "mask_sample"))
-
-
-class AgentInstructions:
-    """The system prompts that a run's agents gave rows without one, as its manifest tells them."""
-
-    def __init__(self, run: RunReader) -> None:
-        inputs: dict[str, Any] = run.manifest.inputs if run.manifest else {}
-        self._default = _instructions(inputs.get("agent"))
-        named: dict[str, Any] = inputs.get("agents") or {}
-        self._named = {name: _instructions(each.get("agent")) for name, each in named.items()}
-
-    def of(self, rollout: Rollout) -> str | None:
-        """What its agent says; None where it says nothing, or nothing tells."""
-        return self._named.get(rollout.agent or "", self._default)
-
-
-def _instructions(agent: Any) -> str | None:
-    found = agent.get("instructions") if isinstance(agent, dict) else None
-    return found if isinstance(found, str) else None

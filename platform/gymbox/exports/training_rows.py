@@ -217,6 +217,15 @@ def _without_origin(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in ORIGIN}
 
 
+def refuse_masked(rollout: Rollout, masked: bool) -> None:
+    """
+    Raises:
+        Unfit: it has `mask_sample`, and such are not wanted.
+    """
+    if rollout.line.get("mask_sample") and not masked:
+        raise Unfit(Reason.MASKED, str(rollout.line.get("mask_reason") or "mask_sample"))
+
+
 def _worth(rollout: Rollout, *, cut_off: bool) -> float:
     """Its reward, where it has one and an answer."""
     if rollout.error is not None:

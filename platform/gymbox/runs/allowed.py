@@ -20,6 +20,8 @@ from gymbox.models.litellm import LiteLLM
 
 _NAME = re.compile(r"(environment|agent|model|judge|runner)((?:\.[A-Za-z_][A-Za-z0-9_-]*)*)")
 _CHOICE = re.compile(r"[A-Za-z0-9_-]+")
+STARS = "***"
+"""Stands for a secret in what is kept."""
 OURS = ("runner.output", "runner.resume", "runner.retry_failed")
 """What the server sets itself."""
 ADDRESSES = ("base_url", "replicas")
@@ -96,7 +98,7 @@ def without_secrets(settings: Settings, overrides: Sequence[str]) -> list[str]:
         section, _, field = name.partition(".")
         part, field = getattr(settings, section, None), field.partition(".")[0]
         hidden = field and isinstance(part, BaseModel) and any(values_in(getattr(part, field, None), SecretStr))
-        found.append(f"{name}=***" if hidden else override)
+        found.append(f"{name}={STARS}" if hidden else override)
     return found
 
 

@@ -21,8 +21,8 @@ from gymbox.plan import Plan
 from gymbox.results import RunFolder
 from gymbox.runner import Summary, Watcher
 from gymbox.runs.delivery import Counts, Delivery, Result
-from gymbox.runs.live_job import LiveJob
 from gymbox.runs.places import Places
+from gymbox.runs.python_job import PythonJob
 from gymbox.runs.row_stream import Rows
 from gymbox.runs.sandbox_source import SandboxSource
 
@@ -55,7 +55,7 @@ class Run:
         rows: Rows | None = None,
     ) -> None:
         self._scratch = Path(tempfile.gettempdir()) / f"gymbox-run-{secrets.token_hex(8)}"
-        self._job = LiveJob(
+        self._job = PythonJob(
             settings,
             places,
             environments=environments,
@@ -240,15 +240,15 @@ class Run:
         self.id = folder.manifest.run
         taking = self._taking
         self._delivery = Delivery(
-            self._job.control.cancels,
-            self._job.pace,
-            self._job.policy,
-            plan,
-            self.id,
-            folder.path if taking.include_done and not self._job.in_memory else None,
-            taking.max_staleness,
-            taking.drop_stale,
-            self._counts,
+            cancels=self._job.control.cancels,
+            pace=self._job.pace,
+            policy=self._job.policy,
+            plan=plan,
+            run=self.id,
+            folder=folder.path if taking.include_done and not self._job.in_memory else None,
+            max_staleness=taking.max_staleness,
+            drop_stale=taking.drop_stale,
+            counts=self._counts,
         )
         self._begun.set()
         yield self._delivery

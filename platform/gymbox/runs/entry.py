@@ -8,16 +8,15 @@ from typing import Any, Literal
 
 from gymbox.agents import Agent
 from gymbox.config import compose
-from gymbox.environment import Catalog, Environment
+from gymbox.environment import Environment
 from gymbox.errors import ConfigError
 from gymbox.models import Model
 from gymbox.providers import SandboxProvider
 from gymbox.runs.async_run import Run, Taking
+from gymbox.runs.environments import EnvironmentChoice, environments_of
 from gymbox.runs.places import Places
 from gymbox.runs.row_stream import Rows
 from gymbox.runs.sync_run import SyncRun, in_a_thread
-
-EnvironmentChoice = str | Path | Environment
 
 
 def run(
@@ -72,7 +71,8 @@ def run(
         from gymbox.cli.places import here  # where this user's files are is read from environment variables
 
         places = here()
-    environments = _found(environment, places)
+    choices = [environment] if isinstance(environment, str | Path | Environment) else environment
+    environments = environments_of(choices, places.environments)
     chosen = {"agent": agent, "model": model, "judge": judge, "provider": provider}
     words = [f"{name}={choice}" for name, choice in chosen.items() if isinstance(choice, str)]
     given: dict[str, Any] = {name: each for name, each in chosen.items() if not isinstance(each, str | None)}
@@ -117,25 +117,3 @@ def run_sync(
     """
     fed = rows if rows is None or isinstance(rows, Sequence) else in_a_thread(rows)
     return SyncRun(run(environment, rows=fed, **settings))
-
-
-def _found(chosen: EnvironmentChoice | Sequence[EnvironmentChoice], places: Places) -> list[Environment]:
-    """
-    Raises:
-        ConfigError: there is none of a name, its manifest is wrong, none is given, or one twice.
-    """
-    catalog, found = Catalog(places.environments), dict[str, Environment]()
-    for choice in [chosen] if isinstance(chosen, str | Path | Environment) else chosen:
-        each = choice
-        if isinstance(choice, str):
-            each = catalog.find(choice)
-        elif isinstance(choice, Path):
-            each = Environment.load(choice.resolve())
-        if not isinstance(each, Environment):
-            raise ConfigError(f"environment: {choice!r} is no name, folder or Environment")
-        if each.name in found:
-            raise ConfigError(f"environment {each.name!r} is named twice; a run has each once")
-        found[each.name] = each
-    if not found:
-        raise ConfigError("environment: none is given")
-    return list(found.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
@@ -14,7 +14,7 @@ from typing import Any
 from gymbox import logs
 from gymbox.budget import Meter
 from gymbox.config import Settings, record
-from gymbox.environment import Catalog, Environment
+from gymbox.environment import Environment
 from gymbox.errors import ConfigError
 from gymbox.evaluation.nemo_layout import nemo_files
 from gymbox.evaluation.nemo_writer import NEMO_FOLDER, write_nemo
@@ -24,16 +24,19 @@ from gymbox.judge import Judge
 from gymbox.models import Model
 from gymbox.models.capture import Capture
 from gymbox.models.cassettes import JUDGE_CALLS
-from gymbox.plan import Plan, RunnerSettings
+from gymbox.plan import Plan
 from gymbox.results import LOG, ROLLOUTS, RunFolder, RunManifest, WriteFailed
+from gymbox.rollout import RolloutController
 from gymbox.run_control import RunControl
 from gymbox.runner import Feed, Listed, Summary, Watcher, run
+from gymbox.runner_settings import RunnerSettings
 from gymbox.runs.endpoint import Announce, endpoint
+from gymbox.runs.environments import environments_of
 from gymbox.runs.lineup import Lineup
 from gymbox.runs.live import LiveRun, LiveRuns, Watchers
 from gymbox.runs.places import Places
 from gymbox.runs.readiness import until_ready
-from gymbox.runs.sandbox_source import SandboxSource, Sourcing, sandbox_source
+from gymbox.runs.sandbox_source import SandboxSource, SourceRequest, Sourcing, sandbox_source
 
 Watching = Callable[[Plan, RunFolder, SandboxSource], AbstractContextManager[Watcher | None]]
 log = logging.getLogger(__name__)
@@ -91,7 +94,7 @@ class Job:
         """
         runner = self.settings.runner
         environments = self._checked()
-        with self._plan(environments) as plan:
+        with await self._planned(environments) as plan:
             lineup = Lineup.of(self.settings, plan, self.model)
             inputs = self._inputs(plan, lineup)
             before = self._before(inputs)
@@ -105,7 +108,7 @@ class Job:
                 if before is None or before.status != "finished" or runner.retry_failed:
                     await until_ready([*lineup.models, self.settings.judge], http, runner.ready_timeout)
                 source = await stack.enter_async_context(
-                    self._sourcing(self.settings, environments, http, self._places, told)
+                    self._sourcing(SourceRequest(self.settings, environments, http, self._places, told))
                 )
                 await stack.enter_async_context(lineup.opened())
                 folder = await self._opened(inputs, source, planned=len(plan))
@@ -118,35 +121,40 @@ class Job:
                 self._runs.add(live)
                 stack.enter_context(announce(live.id, folder.path))
                 watcher = Watchers(live, stack.enter_context(watching(plan, folder, source)))
-                controller = source.controller
-                if source.of_run is not None:
-                    controller = source.of_run(folder.manifest.run, runner.priority, runner.share)
-                self.running = True
-                gave_up = ""
-                try:
-                    summary = await run(
-                        plan,
-                        self.settings.agent,
-                        self.model,
-                        controller,
-                        http,
-                        folder,
-                        watcher=watcher,
-                        control=self.control,
-                        meter=meter,
-                        feed=self._feed(plan, folder),
-                        notes=self._notes,
-                        players=lineup.players,
-                    )
-                    gave_up = summary.gave_up
-                    await asyncio.to_thread(self._lay_out, plan)
-                    return summary
-                except WriteFailed as error:
-                    gave_up = str(error)
-                    raise
-                finally:
-                    self.running = False
-                    live.end(gave_up)
+                doing = run(
+                    plan,
+                    lineup.players,
+                    self._controller(source, folder),
+                    http,
+                    folder,
+                    watcher=watcher,
+                    control=self.control,
+                    meter=meter,
+                    feed=self._feed(plan, folder),
+                    notes=self._notes,
+                )
+                return await self._until_over(doing, live, plan)
+
+    def _controller(self, source: SandboxSource, folder: RunFolder) -> RolloutController:
+        """Where several runs share one, on this run's account."""
+        if source.of_run is None:
+            return source.controller
+        runner = self.settings.runner
+        return source.of_run(folder.manifest.run, runner.priority, runner.share)
+
+    async def _until_over(self, doing: Coroutine[Any, Any, Summary], live: LiveRun, plan: Plan) -> Summary:
+        self.running, gave_up = True, ""
+        try:
+            summary = await doing
+            gave_up = summary.gave_up
+            await asyncio.to_thread(self._lay_out, plan)
+            return summary
+        except WriteFailed as error:
+            gave_up = str(error)
+            raise
+        finally:
+            self.running = False
+            live.end(gave_up)
 
     def check(self) -> None:
         """Check everything that can be without opening anything: settings, environments, every row, the folder. It
@@ -167,6 +175,17 @@ class Job:
 
     def _plan(self, environments: Sequence[Environment]) -> Plan:
         return Plan(environments, self.settings.runner, self._places.cache / "datasets", self.settings.agents)
+
+    async def _planned(self, environments: Sequence[Environment]) -> Plan:
+        """In a thread, for every row is read."""
+        planning = asyncio.create_task(asyncio.to_thread(self._plan, environments))
+        try:
+            return await asyncio.shield(planning)
+        except asyncio.CancelledError:
+            [plan] = await asyncio.gather(planning, return_exceptions=True)
+            if isinstance(plan, Plan):
+                plan.close()
+            raise
 
     def _before(self, inputs: dict[str, Any]) -> RunManifest | None:
         """The run to go on with; see `RunFolder.check`."""
@@ -252,7 +271,7 @@ class Job:
             ConfigError: one cannot be found, or needs a judge that is not given; or `sessions` is given for a
                 controller that has manifests of its own.
         """
-        found = find(self.settings.environment, self._places.environments)
+        found = environments_of(self.settings.environment, self._places.environments)
         if not self._judge_elsewhere:
             check_judge(found, self.settings)
         return self._of_sessions(found)
@@ -267,22 +286,6 @@ class Job:
             replace(environment, manifest=environment.manifest.model_copy(update={"sessions": sessions}))
             for environment in found
         ]
-
-
-def find(names: Sequence[str], folders: Sequence[Path]) -> list[Environment]:
-    """The environments of these names, or in these folders.
-
-    Raises:
-        ConfigError: there is none of a name, its manifest is wrong, or two have the same name.
-    """
-    catalog = Catalog(folders)
-    found: dict[str, Environment] = {}
-    for name in names:
-        environment = catalog.find(name)
-        if environment.name in found:
-            raise ConfigError(f"environment {environment.name!r} is named twice; a run has each once")
-        found[environment.name] = environment
-    return list(found.values())
 
 
 def check_judge(environments: Sequence[Environment], settings: Settings) -> None:

@@ -12,15 +12,14 @@ from gymbox.config import Settings, record
 from gymbox.errors import ConfigError, nearest
 from gymbox.models import Model
 from gymbox.plan import Plan
-from gymbox.runner import Player
+from gymbox.runner import Player, Players
 
 
 @dataclass(frozen=True)
 class Lineup:
-    """`default` is `agent` with `model`, None where named agents do all; `players` are the named ones."""
+    """Under None stands `agent` with `model`, where named agents do not do all."""
 
-    default: Player | None
-    players: Mapping[str, Player]
+    players: Players
     inputs: Mapping[str, Any]
     """What the results depend on; see `RunManifest.inputs`."""
 
@@ -39,15 +38,17 @@ class Lineup:
                 hint = nearest(name, list(agents)) if agents else "add it, or set the run's model with model="
                 raise ConfigError(f"models.{name} is for an agent of that name, and there is none; {hint}")
         model = model or settings.model
-        default = Player(settings.agent, model) if plan.uses_default_agent else None
-        players = {name: Player(each, models.get(name, model)) for name, each in agents.items()}
-        return cls(default, players, _inputs(settings, default is not None))
+        players: dict[str | None, Player] = {
+            name: Player(each, models.get(name, model)) for name, each in agents.items()
+        }
+        if plan.uses_default_agent:
+            players[None] = Player(settings.agent, model)
+        return cls(players, _inputs(settings, plan.uses_default_agent))
 
     @property
     def models(self) -> list[Model]:
         """Those that anyone asks, each once."""
-        everyone = [*([self.default] if self.default else []), *self.players.values()]
-        return list({id(player.model): player.model for player in everyone}.values())
+        return list({id(player.model): player.model for player in self.players.values()}.values())
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:

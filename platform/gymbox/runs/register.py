@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from socket import AF_UNIX, SOCK_STREAM, socket
 
-from gymbox.errors import ConfigError
+from gymbox.errors import ConfigError, Unavailable
+from gymbox.sockets import PinnedSocket
 
 HOST = "run"
 """What callers name as host: there is one behind each socket."""
@@ -126,15 +128,11 @@ def _live(path: Path) -> Entry | None:
 
 def _answers(path: Path) -> bool:
     """Whether somebody listens there: a process has its socket before it has a run."""
-    from socket import AF_UNIX, SOCK_STREAM, socket
-
-    from gymbox.sockets import PinnedSocket
-
     with socket(AF_UNIX, SOCK_STREAM) as probe:
         probe.settimeout(1)
         try:
             with PinnedSocket(path) as pinned:
                 probe.connect(pinned.address)
-        except Exception:
+        except (OSError, Unavailable):
             return False
         return True

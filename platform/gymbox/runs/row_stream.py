@@ -12,9 +12,10 @@ from gymbox.dataset import Row
 from gymbox.datasets.templates import Prompt
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError, nearest
-from gymbox.plan import Plan, RunnerSettings, Slot
+from gymbox.plan import Plan, Slot
 from gymbox.row_check import RowCheck, agent_named
 from gymbox.run_control import RunControl
+from gymbox.runner_settings import RunnerSettings
 
 Rows = Iterable[dict[str, Any]] | AsyncIterable[dict[str, Any]]
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from gymbox_sandbox.lifecycle import Priority
 
@@ -42,67 +41,58 @@ class SandboxSource:
     """The same controller for one run, by id, priority and share."""
 
 
-class Sourcing(Protocol):
-    """Opens the source of a run's sandboxes; see `sandbox_source`."""
+@dataclass(frozen=True)
+class SourceRequest:
+    """What a run wants sandboxes for."""
 
-    def __call__(
-        self,
-        settings: Settings,
-        environments: Sequence[Environment],
-        http: HttpClient,
-        places: Places,
-        told: Callable[[str], object],
-    ) -> AbstractAsyncContextManager[SandboxSource]: ...
+    settings: Settings
+    environments: Sequence[Environment]
+    http: HttpClient
+    places: Places
+    told: Callable[[str], object] = lambda text: None
+    """Hears what takes its time."""
+
+    @property
+    def needs_judge(self) -> bool:
+        return any(each.manifest.judge is not None for each in self.environments)
+
+
+Sourcing = Callable[[SourceRequest], AbstractAsyncContextManager[SandboxSource]]
+"""Opens the source of a run's sandboxes; see `sandbox_source`."""
 
 
 @asynccontextmanager
-async def sandbox_source(
-    settings: Settings,
-    environments: Sequence[Environment],
-    http: HttpClient,
-    places: Places,
-    told: Callable[[str], object] = lambda text: None,
-) -> AsyncIterator[SandboxSource]:
-    """The source that the settings name, with every environment's image made; `told` hears what takes its time.
+async def sandbox_source(request: SourceRequest) -> AsyncIterator[SandboxSource]:
+    """The source that the settings name, with every environment's image made.
 
     Raises:
         ConfigError: the controller or the provider cannot be used, or an image cannot be made.
     """
-    source = _elsewhere if settings.controller else _in_here
-    async with source(settings, environments, http, places, told) as found:
+    source = _elsewhere if request.settings.controller else _in_here
+    async with source(request) as found:
         yield found
 
 
 @asynccontextmanager
-async def _elsewhere(
-    settings: Settings,
-    environments: Sequence[Environment],
-    http: HttpClient,
-    places: Places,
-    told: Callable[[str], object],
-) -> AsyncIterator[SandboxSource]:
+async def _elsewhere(request: SourceRequest) -> AsyncIterator[SandboxSource]:
+    settings, http = request.settings, request.http
     assert settings.controller is not None
     if settings.proxy.model_fields_set:
         raise ConfigError("proxy.* cannot be set with controller=: set it where that one's proxy starts")
     async with judge_of(settings.judge, http) as judge:
-        client = ControllerClient(settings.controller, places.token, http, judge=judge)
-        await check_controller(client, environments)
-        with preparing(told):
-            views = [await client.environment(each.name, prepare=True) for each in environments]
+        client = ControllerClient(settings.controller, request.places.token, http, judge=judge)
+        await check_controller(client, request.environments)
+        with preparing(request.told):
+            views = [await client.environment(each.name, prepare=True) for each in request.environments]
         images = {view.name: view.prepared for view in views}
-        if judge is None and any(each.manifest.judge is not None for each in environments):
+        if judge is None and request.needs_judge:
             judge = await client.judge()
         yield SandboxSource(client, views[0].provider, images, views[0].versions, judge=judge, of_run=client.of_run)
 
 
 @asynccontextmanager
-async def _in_here(
-    settings: Settings,
-    environments: Sequence[Environment],
-    http: HttpClient,
-    places: Places,
-    told: Callable[[str], object],
-) -> AsyncIterator[SandboxSource]:
+async def _in_here(request: SourceRequest) -> AsyncIterator[SandboxSource]:
+    settings, environments, http, places = request.settings, request.environments, request.http, request.places
     limits = ControllerSettings(port=0, max_sandboxes=settings.runner.concurrency)
     provider = settings.provider
     async with AsyncExitStack() as stack:
@@ -122,7 +112,7 @@ async def _in_here(
             )
         except Problem as error:
             raise ConfigError(error.detail) from error
-        with preparing(told):
+        with preparing(request.told):
             images = {environment.name: await provider.prepare(environment) for environment in environments}
         isolation, versions = isolation_of(provider), versions_of(provider)
 

@@ -26,7 +26,7 @@ from gymbox.environment import Catalog
 from gymbox.errors import AtCapacity, ConfigError, Conflict, Invalid, NotFound, Problem, Unavailable, nearest
 from gymbox.evaluation.metrics_file import complete_metrics
 from gymbox.results import WriteFailed, written
-from gymbox.runs.allowed import check_overrides, check_settings, without_secrets
+from gymbox.runs.allowed import STARS, check_overrides, check_settings, without_secrets
 from gymbox.runs.app import add_started_runs
 from gymbox.runs.endpoint import Announce, endpoint
 from gymbox.runs.job import Job
@@ -37,7 +37,6 @@ from gymbox.runs.view import RunView
 
 log = logging.getLogger(__name__)
 
-STARS = "***"
 PLACES = 24
 """Characters that a sandbox's id has for task, repeat, start and attempt, of its 100."""
 BUSY = 10.0

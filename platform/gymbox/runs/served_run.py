@@ -9,8 +9,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from gymbox.errors import ConfigError
-from gymbox.plan import RunnerSettings
 from gymbox.results import manifest_in
+from gymbox.runner_settings import RunnerSettings
 from gymbox.runs.job import Job
 from gymbox.runs.log import RunLog
 from gymbox.runs.view import RunView, view_of_folder

@@ -15,7 +15,7 @@ from gymbox.embedded import EmbeddedController
 from gymbox.environment import Catalog
 from gymbox.http import HttpClient
 from gymbox.runs.client import RunsClient
-from gymbox.runs.of_controller import sourcing_of, sweep
+from gymbox.runs.controller_source import sourcing_of, sweep
 from gymbox.runs.places import Places
 from gymbox.runs.served import ServedRuns
 from gymbox.runs.view import RunView

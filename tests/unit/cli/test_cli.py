@@ -12,11 +12,11 @@ from gymbox.cli import COMMANDS, main
 from gymbox.cli.places import admin_token, environment_folders, program, state_folder
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError, Unavailable
-from gymbox.runs.job import find
+from gymbox.runs.environments import environments_of
 
 
 def found_here(names: list[str]) -> list[Environment]:
-    return find(names, environment_folders())
+    return environments_of(names, environment_folders())
 
 
 def leave(*arguments: str) -> int:

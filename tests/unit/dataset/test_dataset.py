@@ -10,7 +10,8 @@ import yaml
 from gymbox.dataset import Dataset, open_datasets
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError
-from gymbox.row_check import SHOWN_FAULTS, is_plain_message
+from gymbox.faults import SHOWN_FAULTS
+from gymbox.row_check import is_plain_message
 from gymbox_sandbox.responses import ResponsesParams
 from hypothesis import given
 from hypothesis import strategies as st

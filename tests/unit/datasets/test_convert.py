@@ -8,7 +8,7 @@ from gymbox.datasets.convert import Shape, convert
 from gymbox.datasets.shapes import Shaping
 from gymbox.datasets.sources import Source, rows_of
 from gymbox.errors import ConfigError
-from gymbox.row_check import Faults
+from gymbox.faults import Faults
 
 from tests.unit.datasets.conftest import Rows, read, task
 

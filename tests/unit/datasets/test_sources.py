@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from gymbox.datasets.sources import JSON_COLUMNS, Source, needed, rows_of
 from gymbox.errors import ConfigError
-from gymbox.row_check import Faults
+from gymbox.faults import Faults
 
 
 def told(source: Source) -> tuple[list[tuple[int, dict[str, Any]]], list[str]]:

@@ -18,7 +18,7 @@ from gymbox.evaluation.rollouts import RunReader
 from gymbox.exports import rollout_table
 from gymbox.exports.dataset_folder import export_folder
 from gymbox.exports.rollout_table import COLUMNS, export_parquet
-from gymbox.row_check import Faults
+from gymbox.faults import Faults
 
 from tests.unit.exports.conftest import answered, called, result, said
 

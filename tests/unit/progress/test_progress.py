@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from gymbox.environment import Environment
 from gymbox.errors import ErrorKind, RolloutError, Stage
-from gymbox.plan import Plan, RunnerSettings
+from gymbox.plan import Plan
 from gymbox.progress import Progress, duration, printable, short, show
 from gymbox.results import RunFolder, Score
 from gymbox.rollout import RolloutResult
 from gymbox.runner import Summary
+from gymbox.runner_settings import RunnerSettings
 from gymbox_sandbox.responses import Response, Usage
 from rich.console import Console
 

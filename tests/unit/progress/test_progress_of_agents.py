@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from gymbox.environment import Environment
-from gymbox.plan import Plan, RunnerSettings
+from gymbox.plan import Plan
 from gymbox.progress import Progress, show
 from gymbox.results import RunFolder, Score
 from gymbox.rollout import RolloutResult
 from gymbox.runner import Summary
+from gymbox.runner_settings import RunnerSettings
 
 from tests.unit.progress.test_progress import console, text
 

@@ -17,10 +17,11 @@ from gymbox.errors import ConfigError, ErrorKind, ModelFailure
 from gymbox.http import HttpClient
 from gymbox.models.prices import Price, Spent
 from gymbox.models.scripted import ScriptedModel, Tokens
-from gymbox.plan import Plan, RunnerSettings
+from gymbox.plan import Plan
 from gymbox.results import RunFolder, manifest_in
 from gymbox.run_control import RunControl
-from gymbox.runner import Summary, run
+from gymbox.runner import Player, Summary, run
+from gymbox.runner_settings import RunnerSettings
 from gymbox.runs.job import check_left
 from gymbox_sandbox.responses import Response
 from gymbox_sandbox.tasks import Task
@@ -55,7 +56,7 @@ async def start(
         with Plan([environment], chosen) as plan:
             folder = RunFolder.open(output, inputs=plan.inputs(), settings={}, planned=len(plan), resume=chosen.resume)
             model = model or ScriptedModel(replies=REPLIES, usage=HUNDRED)
-            return await run(plan, agent, model, MemoryController(), http, folder, retry_pause=0.001)
+            return await run(plan, {None: Player(agent, model)}, MemoryController(), http, folder, retry_pause=0.001)
 
 
 def used_in(output: Path) -> Used:

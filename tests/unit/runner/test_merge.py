@@ -14,9 +14,10 @@ from gymbox.environment import Environment
 from gymbox.errors import ConfigError
 from gymbox.http import HttpClient
 from gymbox.merge import merged
-from gymbox.plan import Plan, RunnerSettings
+from gymbox.plan import Plan
 from gymbox.results import RunFolder
-from gymbox.runner import run
+from gymbox.runner import Player, run
+from gymbox.runner_settings import RunnerSettings
 
 from .conftest import CountingAgent, MemoryController, SilentModel, row
 
@@ -28,7 +29,7 @@ async def shard(environment: Environment, path: Path, **settings: Any) -> Path:
         inputs = plan.inputs()
         folder = RunFolder.open(path, inputs=inputs, settings={}, planned=len(plan), resume=False)
         async with HttpClient() as http:
-            await run(plan, CountingAgent(), SilentModel(), MemoryController(), http, folder)
+            await run(plan, {None: Player(CountingAgent(), SilentModel())}, MemoryController(), http, folder)
     return path
 
 

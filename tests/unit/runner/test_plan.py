@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError, ErrorKind
-from gymbox.plan import Plan, RunnerSettings, Slot
+from gymbox.plan import Plan, Slot
+from gymbox.runner_settings import RunnerSettings
 from pydantic import ValidationError
 
 from .conftest import row

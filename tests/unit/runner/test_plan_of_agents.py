@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError
-from gymbox.plan import Plan, RunnerSettings
+from gymbox.plan import Plan
+from gymbox.runner_settings import RunnerSettings
 
 from .conftest import row
 

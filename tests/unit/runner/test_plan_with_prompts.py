@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError
-from gymbox.plan import Plan, RunnerSettings
+from gymbox.plan import Plan
+from gymbox.runner_settings import RunnerSettings
 
 Make = Callable[..., Environment]
 

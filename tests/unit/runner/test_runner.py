@@ -11,11 +11,12 @@ import pytest
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError, ErrorKind, Stage
 from gymbox.http import HttpClient
-from gymbox.plan import Plan, RunnerSettings, Slot
+from gymbox.plan import Plan, Slot
 from gymbox.results import RunFolder, WriteFailed
 from gymbox.rollout import RolloutResult
 from gymbox.run_control import RunControl
 from gymbox.runner import Player, Summary, run
+from gymbox.runner_settings import RunnerSettings
 
 from .conftest import CountingAgent, FailingAgent, MemoryController, SilentModel, row
 
@@ -61,14 +62,12 @@ class Bench:
                 )
                 return await run(
                     plan,
-                    self.agent,
-                    SilentModel(),
+                    {None: Player(self.agent, SilentModel()), **(players or {})},
                     self.controller,
                     http,
                     folder,
                     watcher=self,
                     control=control,
-                    players=players,
                     retry_pause=0.001,
                 )
 

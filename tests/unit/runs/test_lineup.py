@@ -47,6 +47,15 @@ def test_a_named_agent_asks_the_model_of_its_name_or_else_the_runs(counter: Envi
     assert isinstance(found.players["two"].agent, SingleTurn)
 
 
+def test_the_agent_without_a_name_plays_where_it_has_tasks_and_asks_what_stands_before_its_model(
+    counter: Environment,
+) -> None:
+    settings, policy = compose(["environment=counter", "model=scripted"]), Opening(name="policy")
+    with Plan([counter], settings.runner) as plan:
+        assert Lineup.of(settings, plan, policy).players[None].model is policy
+    assert None not in lineup(counter, *TWO).players
+
+
 def test_a_model_for_an_agent_that_is_not_there_is_refused(counter: Environment) -> None:
     with pytest.raises(ConfigError, match=r"models.tow is for an agent of that name, and there is none; did you mean"):
         lineup(counter, *TWO, "models.tow=scripted")

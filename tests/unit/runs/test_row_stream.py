@@ -11,8 +11,8 @@ import pytest
 import yaml
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError
-from gymbox.plan import RunnerSettings
 from gymbox.run_control import RunControl
+from gymbox.runner_settings import RunnerSettings
 from gymbox.runs.row_stream import StreamedPlan, written_rows
 from gymbox.runs.sync_run import in_a_thread
 

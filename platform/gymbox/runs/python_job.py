@@ -1,4 +1,4 @@
-"""Live job: a job whose rows come from a Python program, and whose results go there."""
+"""Python job: a job whose rows come from a Python program, and whose results go there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gymbox.runs.row_stream import Rows, StreamedPlan, written_rows
 from gymbox.runs.sandbox_source import SandboxSource
 
 
-class LiveJob(Job):
+class PythonJob(Job):
     """A job for given environments or rows, and for results that need no folder.
 
     Args:

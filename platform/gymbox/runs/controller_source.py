@@ -1,23 +1,19 @@
-"""Of controller: sandboxes for the runs that a controller's own process does."""
+"""Controller source: where the runs that a controller does have their sandboxes from, in its own process."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 from gymbox_sandbox.lifecycle import Priority
 
-from gymbox.config import Settings
 from gymbox.controller.line import Claim
 from gymbox.controller.sandboxes import Sandboxes
-from gymbox.environment import Environment
 from gymbox.errors import ConfigError, Problem
-from gymbox.http import HttpClient
 from gymbox.judge import judge_of, judge_of_proxy
 from gymbox.local_controller import LEASE, LocalController
 from gymbox.providers import isolation_of, versions_of
-from gymbox.runs.places import Places
-from gymbox.runs.sandbox_source import SandboxSource, Sourcing, preparing
+from gymbox.runs.sandbox_source import SandboxSource, SourceRequest, Sourcing, preparing
 
 
 async def sweep(sandboxes: Sandboxes, runs: Collection[str]) -> None:
@@ -37,21 +33,16 @@ def sourcing_of(sandboxes: Sandboxes, proxy_url: str, token: str) -> Sourcing:
     """
 
     @asynccontextmanager
-    async def source(
-        settings: Settings,
-        environments: Sequence[Environment],
-        http: HttpClient,
-        places: Places,
-        told: Callable[[str], object],
-    ) -> AsyncIterator[SandboxSource]:
-        async with judge_of(settings.judge, http) as judge:
-            if judge is None and any(each.manifest.judge is not None for each in environments):
+    async def source(request: SourceRequest) -> AsyncIterator[SandboxSource]:
+        http = request.http
+        async with judge_of(request.settings.judge, http) as judge:
+            if judge is None and request.needs_judge:
                 try:
                     judge = await judge_of_proxy(proxy_url, token, http)
                 except Problem as error:
                     raise ConfigError(f"these environments need a judge: {error.detail}; set judge=") from error
-            with preparing(told):
-                images = {each.name: await sandboxes.provider.prepare(each) for each in environments}
+            with preparing(request.told):
+                images = {each.name: await sandboxes.provider.prepare(each) for each in request.environments}
 
             def of_run(run: str, priority: Priority, share: float) -> LocalController:
                 return LocalController(sandboxes, http, judge, Claim(run, priority, share))

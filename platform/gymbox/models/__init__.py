@@ -43,6 +43,11 @@ class Call:
     tries: list[Try] | None = None
     """Where to note each try at the back end, for a caller who asks."""
 
+    def noting_tries(self) -> Call:
+        """Itself where it notes its tries, else the same with a list for them."""
+        # by hand, since dataclasses.replace costs more than all the rest of a call's accounting
+        return self if self.tries is not None else Call(self.http, self.rollout, self.turn, self.gold, [])
+
 
 class Model(BaseModel, ABC):
     """A model is its own configuration: a frozen pydantic class named by `_target_`, with the behaviour."""

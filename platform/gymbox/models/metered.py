@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -77,7 +77,7 @@ class MeteredModel(FrontModel):
     @contextmanager
     def _counted(self, call: Call) -> Iterator[_Count]:
         """Count the call when the block ends, however it does."""
-        count = _Count(call if call.tries is not None else replace(call, tries=[]))
+        count = _Count(call.noting_tries())
         try:
             yield count
         except BaseException:

@@ -126,7 +126,7 @@ class Job:
                     summary = await run(
                         plan,
                         self.settings.agent,
-                        self.settings.model,
+                        self.model,
                         controller,
                         http,
                         folder,

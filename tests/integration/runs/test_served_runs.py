@@ -329,7 +329,8 @@ async def test_a_run_whose_folder_is_removed_while_it_goes_on_fails_and_says_so(
     assert (
         ended.status == "failed" and "moved or removed while the run wrote to it. 0 results are safe" in ended.detail
     )
-    await server.client.delete("r")
+    await server.runs.delete("r")
+    assert await server.runs.all() == []
 
 
 async def test_settings_with_brackets_too_deep_are_refused(server: Any) -> None:

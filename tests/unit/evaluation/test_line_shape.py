@@ -127,3 +127,22 @@ def test_a_damaged_line_of_failures_is_told_by_its_number(
     (folder / "failures.jsonl").write_bytes(text)
     with pytest.raises(ConfigError, match=r"failures\.jsonl:1 is no rollout"):
         write_nemo(RunReader(folder), tmp_path / "nemo.jsonl")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["eval", "metrics", "RUN", "--success", "nan"],
+        ["eval", "report", "RUN", "--success", "inf"],
+        ["eval", "profile", "RUN", "--easy", "nan"],
+        ["export", "sft", "RUN", "--min-reward", "nan", "-o", "OUT/s.jsonl"],
+        ["export", "dpo", "RUN", "--margin", "inf", "-o", "OUT/d.jsonl"],
+    ],
+)
+def test_a_threshold_with_which_nothing_compares_is_refused(
+    run: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    folder = run(ours("a", 0, reward=0.0))
+    with pytest.raises(SystemExit) as caught:
+        main([each.replace("RUN", str(folder)).replace("OUT", str(tmp_path)) for each in command])
+    assert caught.value.code == 2 and "is no finite number" in capsys.readouterr().err

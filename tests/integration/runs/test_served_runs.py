@@ -188,6 +188,7 @@ async def test_secrets_are_neither_kept_nor_told(serve: Any, http: HttpClient) -
     secret = "a-key-that-nobody-may-see"
     overrides = ["environment=counter", "model=chat", "model.name=m", "model.base_url=http://127.0.0.1:9/v1"]
     overrides += [f"model.api_key={secret}", "runner.limit=1", "model.deadline=1"]
+    overrides += ["runner.ready_timeout=0"]  # nothing answers there, nor will
     async with serve() as server:
         await server.client.create(overrides, id="r")
         await server.until("r", lambda view: not view.live)

@@ -72,7 +72,8 @@ def run(
         from gymbox.cli.places import here  # where this user's files are is read from environment variables
 
         places = here()
-    _check_taking(ahead, max_staleness, stale, rows)
+    _check_given(environment, rows)
+    _check_taking(ahead, max_staleness, stale)
     _check_overrides(overrides, config_dirs)
     environments = _found(environment, places)
     chosen = {"agent": agent, "model": model, "judge": judge, "provider": provider}
@@ -117,10 +118,21 @@ def run_sync(
     return SyncRun(run(environment, rows=fed, **settings))
 
 
-def _check_taking(ahead: Any, max_staleness: Any, stale: Any, rows: Any) -> None:
+def _check_given(environment: Any, rows: Any) -> None:
     """
     Raises:
-        ConfigError: how results are to be taken, or where rows come from, is wrong.
+        ConfigError: what is to be run is of a type that says nothing.
+    """
+    if not isinstance(environment, str | Path | Environment | Iterable):
+        raise ConfigError(f"environment: {environment!r:.80} is no name, folder or Environment, nor a list of them")
+    if rows is not None and not isinstance(rows, Iterable | AsyncIterable):
+        raise ConfigError(f"rows={rows!r:.80}: give a list of rows, or an iterator that yields them")
+
+
+def _check_taking(ahead: Any, max_staleness: Any, stale: Any) -> None:
+    """
+    Raises:
+        ConfigError: how results are to be taken is wrong.
     """
     if ahead is not None and (type(ahead) is not int or ahead < 1):
         raise ConfigError(f"ahead={ahead!r:.80}: write how many rollouts may start without being taken, from 1 on")
@@ -130,8 +142,6 @@ def _check_taking(ahead: Any, max_staleness: Any, stale: Any, rows: Any) -> None
         )
     if stale not in ("mask", "drop"):
         raise ConfigError(f"stale={stale!r:.80}: write 'mask' or 'drop'")
-    if rows is not None and not isinstance(rows, Iterable | AsyncIterable):
-        raise ConfigError(f"rows={rows!r:.80}: give a list of rows, or an iterator that yields them")
 
 
 def _check_overrides(overrides: Any, config_dirs: Any) -> None:
@@ -153,8 +163,6 @@ def _found(chosen: EnvironmentChoice | Sequence[EnvironmentChoice], places: Plac
         ConfigError: there is none of a name, its manifest is wrong, none is given, or one twice.
     """
     catalog, found = Catalog(places.environments), dict[str, Environment]()
-    if not isinstance(chosen, str | Path | Environment | Iterable):
-        raise ConfigError(f"environment: {chosen!r:.80} is no name, folder or Environment, nor a list of them")
     for choice in [chosen] if isinstance(chosen, str | Path | Environment) else chosen:
         each = choice
         if isinstance(choice, str):

@@ -34,6 +34,7 @@ from gymbox.runner_settings import AGENT_NAME, RunnerSettings
 SHIPPED = Path(__file__).parent / "conf"
 GROUPS = ("agent", "model", "provider", "runner")
 _PROVIDER_VERBS = ("open", "close", "prepare", "start", "stop", "list", "logs")
+_NAMED = re.compile(r"(?:[+~]|hydra)[\w@/.:+\[\]-]*|[A-Za-z_][\w@:\[\]-]*(?:\.[\w@:\[\]-]+)*", re.ASCII)
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
@@ -216,6 +217,10 @@ def _prepared(override: str) -> str:
         if override.startswith("~"):
             return override
         raise ConfigError(f"{override!r} is no setting; write name=value, such as environment={override}")
+    if not _NAMED.fullmatch(name):
+        raise ConfigError(
+            f"{name!r:.80} is no name of a setting: it has letters, digits, _ and -, and dots between parts"
+        )
     if name in ("environment", "++environment", "+environment"):
         names = [name.strip(" \"'") for name in value.strip("[]").split(",") if name.strip()]
         if not names:
@@ -229,6 +234,8 @@ def _prepared(override: str) -> str:
         name = f"++{name}"
     try:
         OverridesParser.create().parse_override(f"{name}={value}")
+    except RecursionError:
+        raise ConfigError(f"{name.strip('+')}: brackets in brackets too deep") from None
     except (OverrideParseException, HydraException):
         if value.startswith(("[", "{", "'", '"')):
             raise ConfigError(f"{override!r} is not well-formed; check its quotes and brackets") from None

@@ -10,6 +10,7 @@ run.log          what the run logged, a JSON object a line
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import json
 import logging
@@ -154,6 +155,7 @@ class RunFolder:
         """Rollout ids that have their line."""
         self._scores = Scores(manifest.inputs)
         self._file = os.open(path / ROLLOUTS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._place = (path / ROLLOUTS).absolute()
         self._size = 0
         self._waiting: list[tuple[dict[str, Any], bytes]] = []
         self._next: asyncio.Task[None] | None = None
@@ -324,7 +326,7 @@ class RunFolder:
             await asyncio.shield(self._next)
         except OSError as error:
             raise WriteFailed(
-                f"cannot write to {self.path / ROLLOUTS}: {error.strerror}. {len(self.done)} results are safe; "
+                f"cannot write to {self.path / ROLLOUTS}: {error.strerror}. {self._safe} results are safe; "
                 f"mend that, then go on with runner.output={self.path} runner.resume=true"
             ) from error
 
@@ -345,6 +347,7 @@ class RunFolder:
         if self._failure is not None:
             raise self._failure
         try:
+            self._check_there()
             rest = memoryview(lines)
             while rest:
                 rest = rest[os.pwrite(self._file, rest, self._size + len(lines) - len(rest)) :]
@@ -354,6 +357,23 @@ class RunFolder:
             os.ftruncate(self._file, self._size)
             raise
         self._size += len(lines)
+
+    def _check_there(self) -> None:
+        """
+        Raises:
+            OSError: the file is no longer where everybody looks for it, so a line in it would be lost.
+        """
+        try:
+            there = os.path.samestat(os.fstat(self._file), self._place.stat())
+        except (FileNotFoundError, NotADirectoryError):
+            there = False
+        if not there:
+            raise OSError(errno.ESTALE, "it was moved or removed while the run wrote to it")
+
+    @property
+    def _safe(self) -> int:
+        """Lines that are on disk; of a file that was removed, none."""
+        return len(self.done) if os.fstat(self._file).st_nlink else 0
 
     async def save(self) -> None:
         """Write the manifest as it is now; what cannot be written is logged, and will be at the end."""

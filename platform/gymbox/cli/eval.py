@@ -21,7 +21,7 @@ from gymbox.cli.figures import (
     print_profile,
     table,
 )
-from gymbox.cli.readers import AsJson, Rename, Run_, reader_of
+from gymbox.cli.readers import AsJson, Rename, Run_, finite, reader_of
 from gymbox.cli.report import report
 from gymbox.errors import ConfigError, nearest
 
@@ -45,7 +45,7 @@ Folders = typer.Option(
 Missing_ = typer.Option(
     "excluded", "--missing", help="Rollouts without a reward: `excluded`, or `as_failure` (a reward of 0)."
 )
-Success = typer.Option(1.0, "--success", help="A reward from which on a try has succeeded.")
+Success = typer.Option(1.0, "--success", callback=finite, help="A reward from which on a try has succeeded.")
 Level = typer.Option(0.95, "--level", min=0.5, max=0.9999, help="Of the intervals.")
 app.command()(convert)
 
@@ -164,10 +164,18 @@ def profile(
     run: Path = Run_,
     missing: str = Missing_,
     success: float = Success,
-    easy: float = typer.Option(0.9, "--easy", help="Part of successes from which on a task is too easy."),
-    hard: float = typer.Option(0.1, "--hard", help="Part of successes up to which a task is too hard."),
-    unstable: float = typer.Option(0.4, "--unstable", help="Deviation of rewards from which on a task is unstable."),
-    broken: float = typer.Option(0.5, "--broken", help="Part of tries that the task's own errors end: broken."),
+    easy: float = typer.Option(
+        0.9, "--easy", callback=finite, help="Part of successes from which on a task is too easy."
+    ),
+    hard: float = typer.Option(
+        0.1, "--hard", callback=finite, help="Part of successes up to which a task is too hard."
+    ),
+    unstable: float = typer.Option(
+        0.4, "--unstable", callback=finite, help="Deviation of rewards from which on a task is unstable."
+    ),
+    broken: float = typer.Option(
+        0.5, "--broken", callback=finite, help="Part of tries that the task's own errors end: broken."
+    ),
     tries: int = typer.Option(2, "--tries", min=1, help="Rewards below which nothing is said of a task."),
     as_json: bool = AsJson,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gymbox.cli import Commands
-from gymbox.cli.readers import reader_of
+from gymbox.cli.readers import finite, reader_of
 from gymbox.errors import ConfigError
 from gymbox.exports.conversations import Reasoning
 from gymbox.exports.dpo import DpoForm, Pairing
@@ -165,7 +165,9 @@ def sft(
     runs: list[Path] = Runs,
     output: Path = Output,
     form: SftForm = typer.Option(SftForm.MESSAGES, "--format", help="What a row holds; tokens need recorded ids."),
-    min_reward: float = typer.Option(1.0, "--min-reward", help="A reward from which on a rollout is taken."),
+    min_reward: float = typer.Option(
+        1.0, "--min-reward", callback=finite, help="A reward from which on a rollout is taken."
+    ),
     per_task: int = typer.Option(None, "--per-task", min=1, help="At most so many rollouts of a task."),
     choose: Choose = typer.Option(Choose.BEST, "--choose", help="Which of a task's, where there are more."),
     dedup: bool = typer.Option(False, "--dedup", help="Leave out what is the same as an earlier rollout."),
@@ -201,7 +203,9 @@ def dpo(
     output: Path = Output,
     form: DpoForm = typer.Option(DpoForm.CHAT, "--format", help="What a row holds; tokens need recorded ids."),
     pairs: Pairing = typer.Option(Pairing.BEST_WORST, "--pairs", help="Which pairs of a prompt's rollouts are taken."),
-    margin: float = typer.Option(0.0, "--margin", min=0, help="By how much the chosen's reward is higher at least."),
+    margin: float = typer.Option(
+        0.0, "--margin", min=0, callback=finite, help="By how much the chosen's reward is higher at least."
+    ),
     per_prompt: int = typer.Option(
         None, "--per-prompt", min=1, help="At most so many pairs of a prompt. Default: all; of random ones 1."
     ),

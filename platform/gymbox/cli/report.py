@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gymbox.cli.figures import policy
-from gymbox.cli.readers import reader_of
+from gymbox.cli.readers import finite, reader_of
 from gymbox.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ def report(
     missing: str = typer.Option(
         "excluded", "--missing", help="Rollouts without a reward: `excluded`, or `as_failure` (a reward of 0)."
     ),
-    success: float = typer.Option(1.0, "--success", help="A reward from which on a try has succeeded."),
+    success: float = typer.Option(
+        1.0, "--success", callback=finite, help="A reward from which on a try has succeeded."
+    ),
     level: float = typer.Option(0.95, "--level", min=0.5, max=0.9999, help="Of the intervals."),
     k: list[int] = typer.Option([], "--k", min=1, help="Tries for pass@k and the like; may be repeated."),
     alpha: float = typer.Option(0.05, "--alpha", min=0, max=1, help="p-value (Holm) below which a difference counts."),

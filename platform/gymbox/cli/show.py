@@ -33,7 +33,14 @@ def show(
     gymbox show runs/DIR --calls counter-3
     """
     record = find(folder, task)
-    for line in calls_told(folder, record) if calls else told(record):
+    try:
+        lines = list(calls_told(folder, record) if calls else told(record))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{folder / ROLLOUTS}: the line of {record.get('rollout_id') or 'a rollout'} is damaged, so it cannot be "
+            f"shown: {type(error).__name__}: {error}"
+        ) from error
+    for line in lines:
         typer.echo(line)
 
 
@@ -44,18 +51,21 @@ def find(folder: Path, wanted: str) -> dict[str, Any]:
     Raises:
         ConfigError: there is none, or no run can be read there.
     """
+    from gymbox.evaluation.line_shape import check_shape
+
     path, tasks = folder / ROLLOUTS, []
     try:
         with path.open("rb") as file:
             for line in file:
                 record: dict[str, Any] = json.loads(line)
+                check_shape(record)
                 kind = (record["error"] or {}).get("kind")
                 if not wanted or wanted in (record["task_id"], record["rollout_id"], kind):
                     return record
-                tasks.append(record["task_id"] or record["rollout_id"])
+                tasks.append(str(record["task_id"] or record["rollout_id"]))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; give the folder of a run") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{path}:{len(tasks) + 1} is no line of a run: {error}") from error
     if not wanted:
         raise ConfigError(f"{path} has no rollouts yet")
@@ -66,8 +76,8 @@ def told(record: dict[str, Any]) -> Iterator[str]:
     """A line of `rollouts.jsonl` as lines to read, which can do nothing to a terminal."""
     from gymbox_sandbox.responses import Response, ResponsesParams
 
-    yield from _said("rollout", record["rollout_id"])
-    yield from _said("task", record["task_id"])
+    yield from _said("rollout", str(record["rollout_id"]))
+    yield from _said("task", str(record["task_id"]))
     if agent := (record.get("agent_ref") or {}).get("name"):
         yield from _said("agent", str(agent))
     params = ResponsesParams.model_validate(record["responses_create_params"])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import string
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,6 +60,10 @@ class _Filling(string.Formatter):
             ) from error
 
 
+WIDEST = 1000
+"""Characters, and digits, that a format may ask for: each row's text would have them."""
+
+
 class Template(BaseModel):
     """What the model is told, with places for a row's fields."""
 
@@ -86,6 +91,8 @@ class Template(BaseModel):
                             f"{path}: {{{name}}} is no placeholder; write {{field}} or {{field[key]}}, "
                             "and {{ for a brace that is meant as one"
                         )
+                    if any(int(number) > WIDEST for number in re.findall(r"[0-9]+", form or "")):
+                        raise ConfigError(f"{path}: {{{name}:{form}}} is wider than {WIDEST} characters")
         except OSError as error:
             raise ConfigError(f"the template {path} cannot be read: {error.strerror}") from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:

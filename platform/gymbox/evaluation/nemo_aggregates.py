@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from gymbox.evaluation import formulas
 from gymbox.evaluation.nemo_layout import REPEAT, TASK
+from gymbox.evaluation.rollouts import countable
 
 _SAMPLE = {"agent_ref": {"name": "agent"}}
 """What stands there for a task's row."""
@@ -60,7 +61,7 @@ class _Table:
     def add(self, line: Mapping[str, Any]) -> None:
         usage = (line.get("response") or {}).get("usage") or {}
         for name, value in {**line, **usage}.items():
-            if isinstance(value, int | float) and name not in (TASK, REPEAT):
+            if countable(value) is not None and name not in (TASK, REPEAT):
                 column = self._columns.setdefault(name, array("d", [math.nan]) * len(self))
                 column.append(value)
                 if isinstance(value, float):

@@ -27,7 +27,7 @@ from gymbox.evaluation.nemo_layout import (
     to_nemo,
 )
 from gymbox.evaluation.parts import planned_of
-from gymbox.evaluation.rollouts import RunReader, agent_of, row_of
+from gymbox.evaluation.rollouts import RunReader, agent_of, rollout_of, row_of
 from gymbox.plan import Slot
 from gymbox.results import FAILURES, sync
 from gymbox.runner_settings import DEFAULT_AGENT
@@ -77,6 +77,8 @@ def write_nemo(
             )
     except OSError as error:
         raise ConfigError(f"cannot write {output}: {error.strerror}") from error
+    except ValueError as error:  # the reader lets a number pass that only its figures leave out
+        raise ConfigError(f"{reader.path} has what JSON has not, so it cannot be written: {error}") from error
 
 
 def _numbering(reader: RunReader) -> Numbering:
@@ -87,7 +89,7 @@ def _numbering(reader: RunReader) -> Numbering:
     highest: dict[str, int] = {}
     agents: dict[str, set[str]] = {}
     for rollout in reader:
-        if "rollout_id" not in rollout.line or rollout.index is None:
+        if not {"rollout_id", "environment", REPEAT} <= rollout.line.keys() or rollout.index is None:
             raise ConfigError(f"{reader.path} is no run of gymbox, so there is nothing to convert")
         highest[rollout.environment] = max(highest.get(rollout.environment, -1), rollout.index)
         agents.setdefault(rollout.agent or rollout.environment, set()).add(rollout.environment)
@@ -172,11 +174,11 @@ class _Writing:
         if not path.is_file():
             return
         with path.open("rb") as file:
-            for text in file:
+            for number, text in enumerate(file, 1):
                 digest = blake2b(text, digest_size=16).digest()
                 if text.endswith(b"\n") and digest not in seen:
                     seen.add(digest)
-                    line = json.loads(text)
+                    line = _failed_line(text, f"{path}:{number}")
                     if self.reader.agent in (None, agent_of(line)):
                         yield line
 
@@ -200,6 +202,21 @@ class _Writing:
     def _attempt(self, line: Mapping[str, Any]) -> dict[str, int]:
         before = self.attempts[line["rollout_id"]]
         return {ATTEMPT: before} if before else {}
+
+
+def _failed_line(text: bytes, place: str) -> dict[str, Any]:
+    """
+    Raises:
+        ConfigError: it is no line of ours.
+    """
+    try:
+        line: dict[str, Any] = json.loads(text)
+        rollout_of(line)
+        if missing := [name for name in ("rollout_id", "environment", TASK) if line.get(name) is None]:
+            raise ValueError(f"it has no {missing[0]}")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{place} is no rollout: {error}; mend or remove it") from error
+    return line
 
 
 def _named(line: Mapping[str, Any]) -> dict[str, Any]:

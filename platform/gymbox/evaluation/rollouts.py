@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from typing import Any
 
 from gymbox.errors import ConfigError, nearest
 from gymbox.evaluation.given_rows import GivenRows, Place, place_of
+from gymbox.evaluation.line_shape import check_shape, object_in
 from gymbox.evaluation.nemo_layout import (
     FAILURE,
     INPUTS_SUFFIX,
@@ -25,7 +25,7 @@ from gymbox.evaluation.nemo_layout import (
     from_nemo,
     nemo_files,
 )
-from gymbox.results import ROLLOUTS, manifest_in
+from gymbox.results import FAILURES, ROLLOUTS, manifest_in
 from gymbox.rollout import RolloutResult
 from gymbox.runner_settings import DEFAULT_AGENT
 
@@ -37,6 +37,8 @@ OURS = frozenset(
     }
 )
 """Keys of a line that are no part of its row, beside those that begin with `_ng_` or `ng_`."""
+LARGEST = 1e100
+"""Numbers beyond are none that can be counted with: their sums and squares leave the range of floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +218,8 @@ class RunReader:
 
     def _read(self, path: Path) -> Iterator[tuple[Place, Rollout]]:
         """The rollouts of a file, each with the numbers by which the file knows it."""
-        offset, among_failures = 0, path != self.file
+        offset, among_failures, known = 0, path != self.file, set[int]()
+        repeated = among_failures or path.name == FAILURES  # there, each attempt at a rollout has its line
         try:
             with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
@@ -225,12 +228,17 @@ class RunReader:
                         continue
                     try:
                         read = json.loads(line)
+                        check_shape(read)
+                        if not repeated:
+                            _check_new(read, known)
                         rollout = self._rollout(read, number, begins, among_failures)
                     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                         if not line.endswith(b"\n") and isinstance(error, ValueError):
                             self.torn += len(line)
                             return
                         told = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+                        if isinstance(error, UnicodeDecodeError):
+                            told = "it is not UTF-8 text"
                         raise ConfigError(f"{path}:{number} is no rollout: {told}") from error
                     yield place_of(read), rollout
         except OSError as error:
@@ -263,13 +271,14 @@ def rollout_of(line: dict[str, Any], number: int = 0, offset: int = 0) -> Rollou
     Raises:
         ValueError, KeyError, TypeError, AttributeError: it is none of a rollout, or its reward is no number.
     """
+    check_shape(line)
     if "reward" not in line and FAILURE not in line:
         raise KeyError("reward")
     failed = line.get(FAILURE)  # NeMo Gym gives such rollouts a reward of 0, which nobody has measured
-    error = line.get("error") or ({"kind": failed, "detail": line.get(JUDGE_ERROR)} if failed else None)
-    response, calls = line.get("response") or {}, line.get("calls") or {}
-    usage = line.get("usage") or response.get("usage") or {}
-    output, stop = response.get("output"), (response.get("metadata") or {}).get("stop_reason")
+    error = object_in(line, "error") or ({"kind": failed, "detail": line.get(JUDGE_ERROR)} if failed else None)
+    response, calls = object_in(line, "response"), object_in(line, "calls")
+    usage = object_in(line, "usage") or object_in(response, "usage")
+    output, stop = response.get("output"), object_in(response, "metadata").get("stop_reason")
     results = [item for item in output or () if item.get("type") == "function_call_output"]
     index, repeat = line.get(TASK), line.get(REPEAT)
     return Rollout(
@@ -284,20 +293,36 @@ def rollout_of(line: dict[str, Any], number: int = 0, offset: int = 0) -> Rollou
         detail=str(error.get("detail") or "") if error else "",
         components=numbers_in(line.get("reward_components")),
         metrics=numbers_in(line.get("metrics")),
-        input_tokens=_number(calls.get("input_tokens") or usage.get("input_tokens")),
-        output_tokens=_number(calls.get("output_tokens") or usage.get("output_tokens")),
-        cost=_number(calls.get("cost")),
-        began=_number(line.get("began")),
-        seconds=_number((line.get("timings") or {}).get("total")),
-        turns=_number(calls.get("count")) or _turns(output),
+        input_tokens=countable(calls.get("input_tokens") or usage.get("input_tokens")),
+        output_tokens=countable(calls.get("output_tokens") or usage.get("output_tokens")),
+        cost=countable(calls.get("cost")),
+        began=countable(line.get("began")),
+        seconds=countable(object_in(line, "timings").get("total")),
+        turns=countable(calls.get("count")) or _turns(output),
         tool_calls=None if output is None else len([item for item in output if item.get("type") == "function_call"]),
         tool_errors=None if output is None else sum(_tells_of_error(item.get("output")) for item in results),
         stop_reason=stop if isinstance(stop, str) else None,
-        attempts=_number(line.get("attempts")) or 1,
+        attempts=countable(line.get("attempts")) or 1,
         line=line,
         number=number,
         offset=offset,
     )
+
+
+def _check_new(line: dict[str, Any], known: set[int]) -> None:
+    """
+    Args:
+        known: hashes of the ids that were there so far; this one is added. Whole ids would not stay in memory.
+
+    Raises:
+        ValueError: a line of ours stands there a second time, and would count twice.
+    """
+    own = line.get("rollout_id")
+    if own is None or FAILURE in line:  # of NeMo Gym's failures, each attempt has a line
+        return
+    if (mark := hash(str(own))) in known:
+        raise ValueError(f"rollout {own} stands there twice; remove one of its lines")
+    known.add(mark)
 
 
 def environment_of(line: dict[str, Any]) -> str:
@@ -337,21 +362,21 @@ def task_key(line: dict[str, Any]) -> str:
 def _reward(value: Any) -> float | None:
     if value is None:
         return None
-    if _number(value) is None:
-        raise ValueError(f"its reward is {value!r}, not a finite number")
+    if countable(value) is None:
+        raise ValueError(f"its reward is {value!r:.40}, not a finite number that can be counted with")
     return float(value)
 
 
-def _number(value: Any) -> Any:
+def countable(value: Any) -> Any:
     """The number; None for what is none that can be counted with, which some agent or verifier has put there."""
-    return value if isinstance(value, int | float) and abs(value) <= sys.float_info.max else None
+    return value if isinstance(value, int | float) and abs(value) <= LARGEST else None
 
 
 def numbers_in(values: Any) -> dict[str, float]:
     """What of some values can be counted with."""
     if not isinstance(values, dict):
         return {}
-    return {name: float(value) for name, value in values.items() if _number(value) is not None}
+    return {name: float(value) for name, value in values.items() if countable(value) is not None}
 
 
 def _turns(output: list[dict[str, Any]] | None) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,6 +71,9 @@ def run(
         from gymbox.cli.places import here  # where this user's files are is read from environment variables
 
         places = here()
+    _check_given(environment, rows)
+    _check_taking(ahead, max_staleness, stale)
+    _check_overrides(overrides, config_dirs)
     choices = [environment] if isinstance(environment, str | Path | Environment) else environment
     environments = environments_of(choices, places.environments)
     chosen = {"agent": agent, "model": model, "judge": judge, "provider": provider}
@@ -83,10 +86,6 @@ def run(
         given["controller"] = controller
     settings = compose([f"environment={environments[0].name}", *words, *overrides], config_dirs, given)
     room = settings.runner.concurrency + sum(settings.runner.repeats_of(each.name) for each in environments)
-    if ahead is not None and ahead < 1:
-        raise ConfigError(f"ahead={ahead}: at least one rollout must be allowed to start")
-    if max_staleness is not None and max_staleness < 0:
-        raise ConfigError(f"max_staleness={max_staleness}: 0 takes rollouts of the newest version only")
     taking = Taking(
         ahead=max(2 * settings.runner.concurrency, room) if ahead is None else ahead,
         max_staleness=max_staleness,
@@ -115,5 +114,44 @@ def run_sync(
     Raises:
         ConfigError: as `run`.
     """
-    fed = rows if rows is None or isinstance(rows, Sequence) else in_a_thread(rows)
+    fed = rows if not isinstance(rows, Iterable) or isinstance(rows, Sequence) else in_a_thread(rows)
     return SyncRun(run(environment, rows=fed, **settings))
+
+
+def _check_given(environment: Any, rows: Any) -> None:
+    """
+    Raises:
+        ConfigError: what is to be run is of a type that says nothing.
+    """
+    if not isinstance(environment, str | Path | Environment | Iterable):
+        raise ConfigError(f"environment: {environment!r:.80} is no name, folder or Environment, nor a list of them")
+    if rows is not None and not isinstance(rows, Iterable | AsyncIterable):
+        raise ConfigError(f"rows={rows!r:.80}: give a list of rows, or an iterator that yields them")
+
+
+def _check_taking(ahead: Any, max_staleness: Any, stale: Any) -> None:
+    """
+    Raises:
+        ConfigError: how results are to be taken is wrong.
+    """
+    if ahead is not None and (type(ahead) is not int or ahead < 1):
+        raise ConfigError(f"ahead={ahead!r:.80}: write how many rollouts may start without being taken, from 1 on")
+    if max_staleness is not None and (type(max_staleness) is not int or max_staleness < 0):
+        raise ConfigError(
+            f"max_staleness={max_staleness!r:.80}: write a whole number; 0 takes rollouts of the newest version only"
+        )
+    if stale not in ("mask", "drop"):
+        raise ConfigError(f"stale={stale!r:.80}: write 'mask' or 'drop'")
+
+
+def _check_overrides(overrides: Any, config_dirs: Any) -> None:
+    """
+    Raises:
+        ConfigError: they are not what the command line would give.
+    """
+    if isinstance(overrides, str):
+        raise ConfigError(f"overrides: give a list of texts, such as [{overrides!r:.80}]")
+    if wrong := [each for each in overrides if not isinstance(each, str)]:
+        raise ConfigError(f"overrides: {wrong[0]!r:.80} is no text, such as 'model.name=NAME'")
+    if wrong := [each for each in config_dirs if not isinstance(each, Path)]:
+        raise ConfigError(f"config_dirs: {wrong[0]!r:.80} is no Path")

@@ -12,6 +12,7 @@ from typing import Any, cast
 from gymbox_sandbox.responses import Response, ResponsesParams
 from pydantic import PrivateAttr
 
+from gymbox.errors import ConfigError
 from gymbox.models import Call, Model
 from gymbox.models.events import Event
 from gymbox.models.front import FrontModel
@@ -54,8 +55,11 @@ class PolicyModel(FrontModel):
         """From now on answer as this version, by `model` where one is given; a call under way ends where it began.
 
         Raises:
-            ConfigError: the new model cannot be opened; the old one stays.
+            ConfigError: the version is no number, or the new model none or cannot be opened; the old one stays.
         """
+        _check_version(version)
+        if not isinstance(model, Model | None):
+            raise ConfigError(f"model={model!r:.80}: give a model as an object, such as gymbox.OpenAIModel(…)")
         if model is not None and model is not self._serving.model:
             await model.open()
             before, self._serving, self._model = self._serving, _Serving(model), model
@@ -64,7 +68,12 @@ class PolicyModel(FrontModel):
         self._version = version
 
     def tell(self, version: int) -> None:
-        """What answers is this version now, by the same model."""
+        """What answers is this version now, by the same model.
+
+        Raises:
+            ConfigError: it is no whole number.
+        """
+        _check_version(version)
         self._version = version
 
     def notes(self, attempt: str) -> dict[str, Any]:
@@ -131,3 +140,12 @@ class PolicyModel(FrontModel):
     async def _close_unused(self, serving: _Serving) -> None:
         if serving.retired and not serving.calls:
             await serving.model.close()
+
+
+def _check_version(version: Any) -> None:
+    """
+    Raises:
+        ConfigError: it is no whole number, so nothing could be said of how old a rollout is.
+    """
+    if type(version) is not int:
+        raise ConfigError(f"policy version {version!r:.80} is no whole number; count them, such as 0, 1, 2")

@@ -17,6 +17,8 @@ from gymbox.row_check import RowCheck, agent_named
 from gymbox.run_control import RunControl
 from gymbox.runner_settings import RunnerSettings
 
+_NONE: Any = object()
+"""No row; not None, which a faulty iterable may yield as one."""
 Rows = Iterable[dict[str, Any]] | AsyncIterable[dict[str, Any]]
 
 
@@ -84,21 +86,21 @@ class StreamedPlan(Plan):
             self.ended = True
             return None
         fields = await self._or_stopped()
-        if fields is None:
+        if fields is _NONE:
             return None
         index, self._taken = self._taken, self._taken + 1
         return checked_row(fields, index, self._environment, self._prompts[self._environment.name], self.agents)
 
-    async def _or_stopped(self) -> dict[str, Any] | None:
-        """The next row's fields; None where there is none, or the run was stopped while it was waited for."""
-        coming = asyncio.ensure_future(anext(self._rows, None))
+    async def _or_stopped(self) -> Any:
+        """The next row's fields; `_NONE` where there is none, or the run was stopped while it was waited for."""
+        coming = asyncio.ensure_future(anext(self._rows, _NONE))
         stopped = asyncio.create_task(self._control.stopped.wait())
         try:
             await asyncio.wait({coming, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not coming.done():
-                return None
+                return _NONE
             fields = coming.result()
-            self.ended = fields is None
+            self.ended = fields is _NONE
             return fields
         finally:
             for task in (coming, stopped):

@@ -187,7 +187,7 @@ class ServedRuns:
         run = self.get(id)
         if run.busy:
             assert run.job is not None
-            if run.job.control.stopped.is_set():
+            if run.stopping:
                 raise Conflict(f"run {id} is stopping; resume it when it has stopped")
             if run.job.live is None:
                 run.job.control.resume()
@@ -239,8 +239,7 @@ class ServedRuns:
 
     async def _job(self, run: ServedRun, settings: Settings, *, resume: bool, retry_failed: bool = False) -> Job:
         """A job that may begin: all is checked."""
-        if self._draining:
-            raise Unavailable("this controller is shutting down", retry_after=BUSY)
+        self._refuse_if_draining()
         if sum(1 for each in self._runs.values() if each.busy) >= self._most:
             raise AtCapacity(f"{self._most} runs are live, as many as may be (--max-runs)", retry_after=BUSY)
         own = {"output": run.folder, "resume": resume, "retry_failed": retry_failed}
@@ -256,7 +255,12 @@ class ServedRuns:
             await asyncio.to_thread(job.check)
         except ConfigError as error:
             raise Invalid(logs.redact(str(error))) from error
+        self._refuse_if_draining()  # it may have begun while all was checked
         return job
+
+    def _refuse_if_draining(self) -> None:
+        if self._draining:
+            raise Unavailable("this controller is shutting down", retry_after=BUSY)
 
     def _begin(self, run: ServedRun, job: Job) -> None:
         # in a context of its own: the run is none of the request's that had it started
@@ -286,7 +290,9 @@ class ServedRuns:
     def _stop(self, run: ServedRun, *, now: bool = False) -> None:
         assert run.job is not None and run.task is not None
         if run.job.live is None:
-            run.task.cancel()  # no rollout has begun
+            if not run.stopping:  # once: a second would end what cleans up after the first
+                run.task.cancel()  # no rollout has begun
+            run.job.control.stop()
         elif now:
             run.job.control.drop()
         else:

@@ -51,6 +51,11 @@ class ServedRun:
         return self.task is not None and not self.task.done()
 
     @property
+    def stopping(self) -> bool:
+        """Whether it was asked to stop, and has not yet."""
+        return self.busy and self.job is not None and self.job.control.stopped.is_set()
+
+    @property
     def over(self) -> bool:
         return not self.busy
 
@@ -75,7 +80,7 @@ class ServedRun:
                 return (await self.job.live.view()).model_copy(update={"live": True})
             return RunView(
                 id=self.asked.id,
-                status="starting",
+                status="stopping" if self.stopping else "starting",
                 folder=str(self.folder),
                 live=True,
                 priority=self.runner.priority,

@@ -315,3 +315,41 @@ async def test_a_folder_that_cannot_be_made_ends_the_start(serve: Any, tmp_path:
     with pytest.raises(ConfigError, match="cannot keep runs in .*; set --runs DIR"):
         async with serve():
             pass
+
+
+async def test_a_run_that_is_cancelled_before_its_first_rollout_is_stopping_and_not_resumed_until_it_has_stopped(
+    server: Any,
+) -> None:
+    await server.runs.create("r", QUICK)
+    for _ in range(3):  # a second cancel must not end what cleans up after the first
+        assert (await server.runs.cancel("r", now=True)).status == "stopping"
+    with pytest.raises(Conflict, match="is stopping; resume it when it has stopped"):
+        await server.runs.resume("r")
+    stopped = await server.until("r", lambda view: not view.live)
+    assert (stopped.status, stopped.detail) == ("interrupted", "")
+
+
+async def test_a_controller_that_drains_begins_no_run_whose_settings_it_was_checking(server: Any) -> None:
+    creating = asyncio.create_task(server.runs.create("late", QUICK))
+    await asyncio.sleep(0)
+    await server.runs.drain(0)
+    with pytest.raises(Unavailable, match="shutting down"):
+        await creating
+    assert await server.runs.all() == []
+
+
+async def test_a_run_whose_folder_is_removed_while_it_goes_on_fails_and_says_so(server: Any) -> None:
+    await server.client.create(SLOW, id="r")
+    view = await server.until("r", lambda view: view.done > 0)
+    shutil.rmtree(view.folder)
+    ended = await server.until("r", lambda view: not view.live)
+    assert (
+        ended.status == "failed" and "moved or removed while the run wrote to it. 0 results are safe" in ended.detail
+    )
+    await server.runs.delete("r")
+    assert await server.runs.all() == []
+
+
+async def test_settings_with_brackets_too_deep_are_refused(server: Any) -> None:
+    with pytest.raises(Invalid, match="brackets in brackets too deep"):
+        await server.client.create([*QUICK, "runner.params=" + "[" * 3000 + "]" * 3000])

@@ -156,6 +156,11 @@ def test_fields_that_no_yaml_lists_can_be_set_with_or_without_plus() -> None:
         ),
         ("runner.output=${runner.missing}", "runner.output: Interpolation key 'runner.missing' not found"),
         ("hydra.nothing=1", "hydra"),
+        ("agents.a/b=tool_loop", "'agents.a/b' is no name of a setting: it has letters, digits, _ and -"),
+        ("agents.é=tool_loop", "'agents.é' is no name of a setting"),
+        ("agents.=tool_loop", "'agents.' is no name of a setting"),
+        ("=3", "'' is no name of a setting"),
+        ("runner.params=" + "[" * 3000 + "]" * 3000, "runner.params: brackets in brackets too deep"),
     ],
 )
 def test_what_is_wrong_is_said_with_the_nearest_name(override: str, said: str) -> None:

@@ -62,6 +62,7 @@ def test_an_input_is_replaced_where_that_is_asked_for() -> None:
         ("system: x", "user"),
         ("user: x\nsytem: y", "did you mean 'system'"),
         ("user: '{'", "brace that is meant as one"),
+        ("user: '{q:>99999999999}'", r"\{q:>99999999999\} is wider than 1000"),
         ("user: '{q.__class__}'", r"\{q.__class__\} is no placeholder"),
         ("user: '{}'", r"\{\} is no placeholder"),
         ("user: '{q!r}'", r"\{q\} is no placeholder"),

@@ -219,7 +219,7 @@ def test_files_that_are_there_stay_unless_they_may_be_replaced(mixed: Path, tmp_
 def test_what_cannot_be_written_leaves_nothing(mixed: Path, tmp_path: Path) -> None:
     with (mixed / "rollouts.jsonl").open("a") as file:
         file.write(json.dumps(ours("b", 1, 2, 1.0)).replace('"mask_sample": false', '"mask_sample": NaN') + "\n")
-    with pytest.raises(ValueError, match="not JSON compliant"):
+    with pytest.raises(ConfigError, match="not JSON compliant"):
         write_nemo(RunReader(mixed), tmp_path / "out" / "r.jsonl")
     assert list((tmp_path / "out").iterdir()) == []
     (tmp_path / "file").write_text("")

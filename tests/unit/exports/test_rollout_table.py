@@ -137,7 +137,8 @@ def test_what_has_no_place_is_refused_and_nothing_is_left(run: Run, tmp_path: Pa
     line = json.dumps(answered("a", 0, 1.0, said("x")))
     for name, text, message in (
         ("nan", line.replace('"output"', '"other": NaN, "output"'), "rollout counter-a-0 has what JSON has not"),
-        ("index", line.replace('"reward"', '"_ng_task_index": "one", "reward"'), "its column cannot hold"),
+        ("index", line.replace('"reward"', '"_ng_task_index": "one", "reward"'), "is 'one', not a whole number"),
+        ("mask", line.replace('"reward"', '"mask_reason": [1], "reward"'), "its column cannot hold"),
         ("none", "", "there are no rollouts"),
     ):
         (tmp_path / f"{name}.jsonl").write_text(f"{text}\n" if text else "")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,38 @@ async def test_after_a_line_that_could_not_be_written_none_is(tmp_path: Path, mo
     await folder.close("failed")
 
     assert (tmp_path / "rollouts.jsonl").read_bytes() == b"" and not folder.done
+
+
+@pytest.mark.parametrize("moved", [True, False])
+async def test_a_folder_that_is_moved_or_removed_while_it_is_written_ends_the_run(tmp_path: Path, moved: bool) -> None:
+    path = tmp_path / "run"
+    folder = opened(path)
+    await folder.add(record("a"))
+    if moved:
+        path.rename(tmp_path / "elsewhere")
+    else:
+        shutil.rmtree(path)
+
+    said = rf"it was moved or removed while the run wrote to it\. {int(moved)} results are safe"
+    with pytest.raises(WriteFailed, match=said):
+        await folder.add(record("b"))
+    await folder.close("failed")
+    assert not path.exists()
+    if moved:
+        assert (tmp_path / "elsewhere" / "rollouts.jsonl").read_bytes().count(b"\n") == 1
+
+
+async def test_a_program_may_change_its_folder_while_a_run_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    folder = opened(Path("run"))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    await folder.add(record("a"))
+    assert (tmp_path / "run" / "rollouts.jsonl").read_bytes().count(b"\n") == 1
+    monkeypatch.chdir(tmp_path)
+    await folder.close("finished")
 
 
 async def test_lines_that_come_in_while_one_is_written_share_the_next_write(tmp_path: Path) -> None:

@@ -125,3 +125,21 @@ async def test_those_that_began_with_an_older_version_are_known_by_their_rollout
     assert policy.sampled_before(4) == ["run-counter-0-0", "run-counter-0-1"]
     policy.forget("run-counter-0-1")
     assert policy.sampled_before(4) == ["run-counter-0-0"]
+
+
+@pytest.mark.parametrize("version", ["7", None, 1.5, float("nan"), True])
+async def test_a_version_that_cannot_be_counted_is_refused_and_the_old_one_stays(version: Any) -> None:
+    policy = PolicyModel.of(Gated.called("m"))
+    policy.tell(3)
+    with pytest.raises(ConfigError, match="policy version .* is no whole number"):
+        policy.tell(version)
+    with pytest.raises(ConfigError, match="policy version .* is no whole number"):
+        await policy.update(version, Gated.called("n"))
+    assert policy.version == 3
+
+
+async def test_what_is_no_model_does_not_take_over() -> None:
+    policy = PolicyModel.of(Gated.called("m"))
+    with pytest.raises(ConfigError, match="model='scripted': give a model as an object"):
+        await policy.update(1, cast(Any, "scripted"))
+    assert policy.version is None

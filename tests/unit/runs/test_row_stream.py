@@ -129,3 +129,10 @@ async def test_an_iterator_that_blocks_holds_up_nothing_but_its_reader() -> None
     with pytest.raises(LookupError):
         await anext(items)
     assert [item async for item in in_a_thread("ab")] == ["a", "b"]
+
+
+async def test_null_among_the_rows_is_a_fault_and_not_their_end(environment: Environment) -> None:
+    plan = plan_of(environment, iter([ROW, None, ROW]))
+    assert await plan.next() is not None
+    with pytest.raises(ConfigError, match=r"rows\[1\]: \(row\): is null, not an object"):
+        await plan.next()

@@ -19,6 +19,7 @@ from gymbox.models.scripted import ScriptedModel
 from gymbox.models.server import ModelServer
 from gymbox.providers.process import ProcessProvider
 from gymbox.proxy.settings import ProxySettings
+from gymbox.runs.reach import check_controller
 from gymbox.serving import Guard, Listener
 from gymbox_sandbox.responses import Response
 
@@ -80,11 +81,9 @@ async def test_a_judge_of_ones_own_comes_first(
 async def test_a_proxy_without_a_judge_says_how_to_give_it_one(
     controller: EmbeddedController, token: str, http: HttpClient, short_answers: Environment
 ) -> None:
-    from gymbox.cli.controllers import check
-
     client = ControllerClient(controller.url, token, http)
     with pytest.raises(ConfigError, match="short_answers needs a judge: .* --model judge=URL"):
-        await check(client, [short_answers])
+        await check_controller(client, [short_answers])
 
 
 async def test_a_judge_that_names_no_model_is_none(proxied: EmbeddedController, token: str, http: HttpClient) -> None:

@@ -7,11 +7,13 @@ import io
 import os
 import signal
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gymbox.client import ControllerClient
+from gymbox.controller.state import APPEARS
 from gymbox.embedded import EmbeddedController
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import (
@@ -329,6 +331,10 @@ async def test_a_second_start_removes_what_a_killed_run_left(state_folder, token
     async with EmbeddedController(ProcessProvider(), catalog, state_folder, token, http):
         leftover = state_folder / "run-dead"
         leftover.mkdir()
+    async with EmbeddedController(ProcessProvider(), catalog, state_folder, token, http):
+        # kept for a while, since an engine may still make what the killed run had asked it for
+        long_ago = time.time() - APPEARS - 1
+        os.utime(leftover / "swept", (long_ago, long_ago))
     async with EmbeddedController(ProcessProvider(), catalog, state_folder, token, http):
         assert not leftover.exists()
         assert os.listdir(state_folder)[0].startswith("run-")

@@ -165,7 +165,7 @@ UNREADABLE: dict[str, tuple[str, dict[str, Any]]] = {
     "no type": ("responses", {"output_index": 0}),
     "a type": ("responses", {"type": ["response.completed"]}),
     "an item": ("responses", {"type": "response.output_item.added", "output_index": 0, "item": 5}),
-    "no place": ("responses", {"type": "response.output_item.done", "item": {"type": "reasoning"}}),
+    "no place": ("responses", {"type": "response.output_text.delta", "item_id": "nowhere", "delta": "x"}),
     "a part": ("responses", {"type": "response.content_part.added", "output_index": 0, "content_index": 0, "part": 5}),
     "a text": ("responses", {"type": "response.output_text.delta", "output_index": 0, "delta": [5]}),
     "usage": ("responses", {"type": "response.in_progress", "response": {"usage": {"input_tokens": "many"}}}),

@@ -470,6 +470,8 @@ def test_ctrl_c_ends_a_synchronous_run_and_its_sandboxes(api: Api, tmp_path: Pat
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+        # a shell has its background jobs ignore it, and these tests may be one
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         assert trainer.stdout is not None and trainer.stdout.readline() == "under way\n"

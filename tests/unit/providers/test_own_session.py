@@ -26,11 +26,13 @@ async def main():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 os.killpg(0, number)
 
-    threading.Thread(target=shower).start()
+    showering = threading.Thread(target=shower)
+    showering.start()
     try:
         return [await (await in_own_session("true")).wait() for _ in range({STARTS})]
     finally:
         over.set()
+        showering.join()  # while the handlers are still there
 
 print(json.dumps(asyncio.run(main())))
 """

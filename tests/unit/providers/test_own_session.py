@@ -13,7 +13,7 @@ from gymbox.providers.own_session import OF_A_TERMINAL, in_own_session
 
 STARTS = 150
 SHOWERED = f"""
-import asyncio, json, os, signal, threading
+import asyncio, json, os, signal, threading, time
 from gymbox.providers.own_session import in_own_session
 
 async def main():
@@ -25,6 +25,7 @@ async def main():
         while not over.is_set():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 os.killpg(0, number)
+            time.sleep(0.0005)  # or the handlers would leave no time for starts
 
     showering = threading.Thread(target=shower)
     showering.start()

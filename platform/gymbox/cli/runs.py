@@ -95,9 +95,15 @@ def pause(run: str = Run, controller: str = Controller) -> None:
 
 
 @app.command()
-def resume(run: str = Run, controller: str = Controller) -> None:
-    """Go on with a paused run; of a controller's runs, also with one that was interrupted."""
-    _say(_act(run, controller, lambda client, id: client.resume(id)))
+def resume(
+    run: str = Run,
+    overrides: list[str] = typer.Argument(
+        None, metavar="NAME=VALUE...", help="Of a controller's run: its secrets once more, or a larger runner.budget."
+    ),
+    controller: str = Controller,
+) -> None:
+    """Go on with a paused run; of a controller's runs, also with one that was interrupted or used up its budget."""
+    _say(_act(run, controller, lambda client, id: client.resume(id, overrides or ())))
 
 
 @app.command()

@@ -36,7 +36,8 @@ class CancelRun(Strict):
 
 class ResumeRun(Strict):
     overrides: list[Override] = Field(default_factory=list, max_length=200)
-    """Secrets that the request for the run gave, once more: a server keeps none."""
+    """Secrets that the request for the run gave, once more: a server keeps none. Also a larger budget
+    (`runner.budget…`) for a run that has used up its own."""
     retry_failed: bool = False
     """Do again what has ended in an error."""
 

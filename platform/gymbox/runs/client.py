@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, cast
@@ -54,8 +54,9 @@ class RunsClient:
     async def pause(self, id: str) -> RunView:
         return RunView.model_validate(await self._json("POST", f"/{id}/pause"))
 
-    async def resume(self, id: str) -> RunView:
-        return RunView.model_validate(await self._json("POST", f"/{id}/resume"))
+    async def resume(self, id: str, overrides: Sequence[str] = ()) -> RunView:
+        asked = {"json": {"overrides": list(overrides)}} if overrides else {}
+        return RunView.model_validate(await self._json("POST", f"/{id}/resume", **asked))
 
     async def cancel(self, id: str, *, now: bool = False) -> RunView:
         return RunView.model_validate(await self._json("POST", f"/{id}/cancel", json={"now": now}))

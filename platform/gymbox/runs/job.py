@@ -95,10 +95,7 @@ class Job:
         runner = self.settings.runner
         environments = self._checked()
         with await self._planned(environments) as plan:
-            lineup = Lineup.of(self.settings, plan, self.model)
-            inputs = self._inputs(plan, lineup)
-            before = self._before(inputs)
-            check_left(before, runner)
+            lineup, inputs, before = self._ready(environments, plan)
             async with AsyncExitStack() as stack:
                 lines = stack.enter_context(logs.Scope())  # before all that logs on the run's behalf
                 announce = self._announce
@@ -163,15 +160,24 @@ class Job:
         Raises:
             ConfigError: something is wrong.
         """
-        with self._plan(self._checked()) as plan:
-            before = self._before(self._inputs(plan, Lineup.of(self.settings, plan, self.model)))
-            check_left(before, self.settings.runner)
+        environments = self._checked()
+        with self._plan(environments) as plan:
+            self._ready(environments, plan)
 
     def _checked(self) -> list[Environment]:
         self._check_resume()
-        environments = self._environments()
-        check_prices(environments, self.settings)
-        return environments
+        return self._environments()
+
+    def _ready(
+        self, environments: Sequence[Environment], plan: Plan
+    ) -> tuple[Lineup, dict[str, Any], RunManifest | None]:
+        """Who does the plan, what the results depend on, and the run to go on with: all that can be checked is."""
+        lineup = Lineup.of(self.settings, plan, self.model)
+        check_prices(environments, self.settings, lineup)
+        inputs = self._inputs(plan, lineup)
+        before = self._before(inputs)
+        check_left(before, self.settings.runner)
+        return lineup, inputs, before
 
     def _plan(self, environments: Sequence[Environment]) -> Plan:
         return Plan(environments, self.settings.runner, self._places.cache / "datasets", self.settings.agents)
@@ -301,21 +307,25 @@ def check_judge(environments: Sequence[Environment], settings: Settings) -> None
         )
 
 
-def check_prices(environments: Sequence[Environment], settings: Settings) -> None:
+def check_prices(environments: Sequence[Environment], settings: Settings, lineup: Lineup) -> None:
     """
     Raises:
-        ConfigError: the budget has a limit for what models cost, and one of them has no price.
+        ConfigError: the budget has a limit for what models cost, and one that is asked has no price.
     """
     if settings.runner.budget.cost is None:
         return
-    priceless = ["model"] if settings.model.price is None else []
+    asked: dict[str, Model | None] = {
+        f"models.{name}" if name in settings.models else "model": player.model
+        for name, player in lineup.players.items()
+    }
     if any(environment.manifest.judge is not None for environment in environments):
-        priceless += ["judge"] if settings.judge is None or settings.judge.price is None else []
-    if priceless:
-        raise ConfigError(
-            f"runner.budget.cost cannot be kept: the {priceless[0]} has no price; add what a million tokens cost, "
-            f"{priceless[0]}.price='{{input: 2, output: 8}}'"
-        )
+        asked["judge"] = settings.judge
+    for name, model in asked.items():
+        if model is None or model.price is None:
+            raise ConfigError(
+                f"runner.budget.cost cannot be kept: the {name} has no price; add what a million tokens cost, "
+                f"{name}.price='{{input: 2, output: 8}}'"
+            )
 
 
 def check_left(before: RunManifest | None, settings: RunnerSettings) -> None:

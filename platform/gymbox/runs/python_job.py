@@ -40,11 +40,11 @@ class PythonJob(Job):
         ahead: int,
         scratch: Path,
     ) -> None:
-        unseen = settings.runner.output is None  # there is no folder that others could follow
-        super().__init__(settings, places, announce=(lambda id, folder: nullcontext()) if unseen else None)
+        self.in_memory = settings.runner.output is None
+        # in memory there is no folder that others could follow
+        super().__init__(settings, places, announce=(lambda id, folder: nullcontext()) if self.in_memory else None)
         self.pace = Pace(ahead)
         self.model = self.policy = PolicyModel.of(settings.model)
-        self.in_memory = settings.runner.output is None
         if self.in_memory:
             self.output = scratch
         self._given = environments

@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 PLACES = 24
 """Characters that a sandbox's id has for task, repeat, start and attempt, of its 100."""
+BUDGET = "runner.budget"
+"""The setting, or one of its fields, that a run may be gone on with by another value."""
 BUSY = 10.0
 """Seconds after which to come back when as many runs are live as may be."""
 
@@ -182,7 +184,7 @@ class ServedRuns:
 
         Raises:
             Conflict: it has finished, or is stopping.
-            Invalid: its inputs have changed, or a secret is missing.
+            Invalid: its inputs have changed, a secret is missing, or its budget is used up and no larger one is given.
         """
         run = self.get(id)
         if run.busy:
@@ -199,10 +201,11 @@ class ServedRuns:
                 raise Conflict(f"run {id} goes on already")
             if (await run.view()).status == "finished" and not retry_failed:
                 raise Conflict(f"run {id} has finished; retry_failed does again what ended in an error")
-            again = _with_secrets(run, overrides)
+            again, raised = _gone_on_with(run, overrides)
             job = await self._job(run, await self._composed(again), resume=True, retry_failed=retry_failed)
             run.overrides = again
-            run.asked = run.asked.model_copy(update={"detail": ""})
+            run.asked = run.asked.model_copy(update={"detail": "", "raised": raised})
+            await asyncio.to_thread(self._save, run)
             self._begin(run, job)
         return await run.view()
 
@@ -319,19 +322,25 @@ class ServedRuns:
         return sorted(found, key=lambda run: run.asked.created_at)
 
 
-def _with_secrets(run: ServedRun, given: Sequence[str]) -> list[str]:
-    """The settings of a run with the secrets that a caller brings once more.
+def _gone_on_with(run: ServedRun, given: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """The settings of a run with the secrets that a caller brings once more, and with another budget where one is
+    given; and what there is of such budgets by now.
 
     Raises:
-        Invalid: one is missing, or something else is given.
+        Invalid: a secret is missing, or something else is given.
     """
     brought = {override.partition("=")[0]: override for override in given}
+    budget = {name: override for name, override in brought.items() if name.startswith(BUDGET)}
     secret = {kept.partition("=")[0] for kept in run.asked.overrides if kept.endswith(f"={STARS}")}
-    if others := brought.keys() - secret:
-        raise Invalid(f"{min(others)} is no secret of this run: it goes on with the settings that it began with")
-    found = [brought.get(override.partition("=")[0], override) for override in run.overrides]
+    if others := brought.keys() - secret - budget.keys():
+        raise Invalid(
+            f"{min(others)} is no secret of this run, nor its budget: it goes on with the settings that it began with"
+        )
+    raised = tuple(({kept.partition("=")[0]: kept for kept in run.asked.raised} | budget).values())
+    first = run.overrides[: len(run.asked.overrides)]
+    found = [*(brought.get(override.partition("=")[0], override) for override in first), *raised]
     for override in found:
         if override.endswith(f"={STARS}"):
             name = override.partition("=")[0]
             raise Invalid(f"{name} was given as a secret and is not kept: resume with it in `overrides` once more")
-    return found
+    return found, raised

@@ -28,6 +28,8 @@ class Asked(BaseModel):
     overrides: tuple[str, ...]
     """Secrets are stars."""
     created_at: datetime
+    raised: tuple[str, ...] = ()
+    """The larger budget that it was gone on with, where its own was used up."""
     detail: str = ""
 
 
@@ -38,7 +40,7 @@ class ServedRun:
         self.asked = asked
         self.folder = folder
         self.log = RunLog(folder)
-        self.overrides: list[str] = list(asked.overrides)
+        self.overrides: list[str] = [*asked.overrides, *asked.raised]
         """With the secrets, while this process knows them."""
         self.runner = RunnerSettings()
         self.job: Job | None = None

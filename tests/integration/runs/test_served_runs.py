@@ -218,13 +218,36 @@ async def test_secrets_are_neither_kept_nor_told(serve: Any, http: HttpClient) -
         url = f"{server.url}/v1/runs/r/resume"
         for body, said in (
             ({"retry_failed": True}, "model.api_key was given as a secret and is not kept"),
-            ({"retry_failed": True, "overrides": ["model.name=other"]}, "model.name is no secret of this run"),
+            (
+                {"retry_failed": True, "overrides": ["model.name=other"]},
+                "model.name is no secret of this run",
+            ),
         ):
             answer = await http.request("POST", url, json=body, headers=server.headers)
             assert answer.status == 422 and said in answer.json()["detail"]
         again = {"retry_failed": True, "overrides": [f"model.api_key={secret}"]}
         assert (await http.request("POST", url, json=again, headers=server.headers)).json()["live"]
         await server.until("r", lambda view: not view.live)
+
+
+async def test_a_run_that_used_up_its_budget_goes_on_with_a_larger_one(serve: Any, http: HttpClient) -> None:
+    asked = ["environment=counter", "model=scripted", "model.usage={input: 90, output: 10}", "runner.concurrency=1"]
+    asked += ["runner.limit=4", "runner.budget.tokens=300"]
+    async with serve() as server:
+        await server.client.create(asked, id="r")
+        stopped = await server.until("r", lambda view: not view.live)
+        assert stopped.status == "stopped" and stopped.done < 4 and "runner.budget.tokens" in stopped.detail
+        with pytest.raises(Invalid, match="the run's budget is used up"):
+            await server.client.resume("r")
+        with pytest.raises(Invalid, match=r"runner\.limit is no secret of this run, nor its budget"):
+            await server.client.resume("r", ["runner.limit=9"])
+        await server.client.resume("r", [f"runner.budget.tokens={stopped.done * 100 + 700}"])
+        again = await server.until("r", lambda view: not view.live)
+        assert again.done > stopped.done
+    async with serve() as server:  # the next controller knows of it, and the request is the same as ever
+        assert (await server.client.create(asked, id="r")).done == again.done
+        await server.client.resume("r", ["runner.budget.tokens=100_000"])
+        assert (await server.until("r", lambda view: not view.live)).status == "finished"
 
 
 async def test_a_run_outlives_its_controller_and_goes_on_with_the_next(serve: Any, state_folder: Path) -> None:

@@ -12,6 +12,7 @@ from gymbox.environment import Environment
 from gymbox.errors import ConfigError
 from gymbox.models import Call, Model
 from gymbox.plan import Plan
+from gymbox.runs.job import check_prices
 from gymbox.runs.lineup import Lineup
 from gymbox_sandbox.responses import Response, ResponsesParams
 from pydantic import PrivateAttr
@@ -61,6 +62,25 @@ def test_a_model_for_an_agent_that_is_not_there_is_refused(counter: Environment)
         lineup(counter, *TWO, "models.tow=scripted")
     with pytest.raises(ConfigError, match=r"set the run's model with model="):
         lineup(counter, "models.x=scripted")
+
+
+def test_a_budget_for_costs_needs_the_price_of_every_model_that_is_asked_and_of_no_other(counter: Environment) -> None:
+    priced, own = "models.{0}.price={{input: 1, output: 2}}", ("models.one=scripted", "models.two=scripted")
+
+    def check(*overrides: str) -> None:
+        settings = compose(["environment=counter", "model=scripted", "runner.budget.cost=5", *overrides])
+        with Plan([counter], settings.runner, agents=settings.agents) as plan:
+            check_prices([counter], settings, Lineup.of(settings, plan))
+
+    check(*TWO, *own, priced.format("one"), priced.format("two"))  # nobody asks `model`
+    with pytest.raises(
+        ConfigError, match=r"the models\.two has no price; .* models\.two\.price='\{input: 2, output: 8\}'"
+    ):
+        check(*TWO, *own, priced.format("one"))
+    with pytest.raises(ConfigError, match=r"the model has no price"):
+        check(*TWO, own[0], priced.format("one"))
+    with pytest.raises(ConfigError, match=r"the model has no price"):
+        check()
 
 
 def test_only_who_has_something_to_do_is_among_the_inputs(counter: Environment) -> None:

@@ -188,6 +188,26 @@ async def test_a_controllers_runs_are_steered_by_its_address(gymbox: Gymbox, ser
     assert len(gymbox.lines("served/mine")) == 10
 
 
+async def test_a_controllers_run_goes_on_from_the_command_line_with_a_larger_budget(
+    gymbox: Gymbox, served: str
+) -> None:
+    token = (gymbox.folder / "config" / "gymbox" / "token").read_text().strip()
+    overrides = ["environment=counter", "model=scripted", "model.usage={input: 90, output: 10}", "runner.limit=4"]
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"}) as session:
+        body = {"id": "mine", "overrides": [*overrides, "runner.budget.tokens=300", "runner.concurrency=1"]}
+        async with session.post(f"{served}/v1/runs", json=body) as answer:
+            assert answer.status == 201
+    here = ("--controller", served)
+    await gymbox.run("tail", "mine", *here)
+    assert "a larger runner.budget" in (await gymbox.run("status", "mine", *here)).out
+    refused = await gymbox.run("resume", "mine", *here)
+    assert refused.code == 1 and "the run's budget is used up" in refused.err
+    assert (await gymbox.run("resume", "mine", "runner.budget.tokens=100_000", *here)).code == 0
+    await gymbox.run("tail", "mine", *here)
+    found = json.loads((await gymbox.run("status", "mine", "--json", *here)).out)
+    assert (found["status"], found["done"]) == ("finished", 4)
+
+
 async def test_a_run_of_a_killed_controller_goes_on_with_the_next_one(gymbox: Gymbox, served: str) -> None:
     token = (gymbox.folder / "config" / "gymbox" / "token").read_text().strip()
     [controller] = [command for command in gymbox.started if command.process.returncode is None]

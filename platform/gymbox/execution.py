@@ -13,7 +13,7 @@ import aiohttp
 from gymbox_sandbox.wire import ExecResult
 
 from gymbox.errors import Unavailable, from_wire
-from gymbox.models.sse import events_in
+from gymbox.models.sse import events_of
 
 
 class Tell(Protocol):
@@ -60,10 +60,8 @@ class Execution:
             Problem: the command could not be followed to its end.
             SandboxEnded: the sandbox is no more.
         """
-        async with aclosing(cast(Any, events_in(_parts(self._answer)))) as found:
+        async with aclosing(cast(Any, events_of(self._answer))) as found:
             async for each in found:
-                if not each.ended:
-                    break
                 event = ExecEvent(each.event, json.loads(each.data))
                 if event.name == "started":
                     self.id = event.data["exec_id"]
@@ -93,8 +91,3 @@ class Execution:
 
     async def _post(self, what: str, body: bytes, params: Mapping[str, str] | None = None) -> None:
         await self._tell(f"/exec/{self.id}/{what}", body, params)
-
-
-async def _parts(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    async for part in answer.content.iter_any():
-        yield part

@@ -90,7 +90,7 @@ class SkilledTools:
 
 
 def _plain(path: object) -> str:
-    """`references/../x.md` and `./x.md` are not worth a refusal of their own: they are no file's name."""
+    """The path as a skill names its files, without a leading `./`; one like `references/../x.md` is none of these."""
     return str(path).removeprefix("./")
 
 

@@ -89,6 +89,8 @@ async def follow_stream(client: RunsClient, id: str, lines: int, failed: bool, f
     """The same of a controller's run, by its events."""
     before: deque[dict[str, Any]] = deque(maxlen=lines)
     there = (await client.get(id)).done
+    if not there and not follow:
+        return  # its events would only end with the run
     async for name, data in client.events(id):
         if name != "rollout":
             continue

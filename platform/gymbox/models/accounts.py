@@ -79,6 +79,7 @@ class Entry:
         self.failure: ModelFailure | None = None
         self.is_answered = False
         self.usage: Any = None
+        """As far as it was told; a call that failed may have used some, too."""
 
     def answered(self, usage: Any) -> None:
         """It was, with these tokens, as its dialect tells them; None where it tells none."""
@@ -86,10 +87,10 @@ class Entry:
 
     def saw_event(self, event: Event) -> None:
         """An event of a Responses stream went by."""
+        if event["type"] in TERMINAL:
+            self.answered(event["response"].get("usage"))
         if event["type"] == "response.failed":
             self.failure = failure_in(event["response"], "")
-        elif event["type"] in TERMINAL:
-            self.answered(event["response"].get("usage"))
 
     def saw_chunk(self, chunk: Event) -> None:
         """A chunk of a Chat stream went by."""

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, aclosing
+from functools import partial
+from typing import Any, Self, cast
 
+from gymbox_sandbox.responses import Response, ResponsesParams
 from pydantic import PrivateAttr
 
 from gymbox.http import HttpClient
 from gymbox.models import Call, Model
+from gymbox.models.accounts import Entry
+from gymbox.models.events import Event
 
 
 class FrontModel(Model):
@@ -39,3 +46,49 @@ class FrontModel(Model):
     async def count_tokens(self, body: dict[str, Any], call: Call) -> int:
         """It samples nothing and costs nothing, so there is nothing to note."""
         return await self._model.count_tokens(body, call)
+
+
+class CountingModel(FrontModel):
+    """A front with an entry for each call that samples, which is told what comes of it, in the dialect as it came."""
+
+    @abstractmethod
+    def _entered(self, call: Call) -> AbstractContextManager[tuple[Call, Entry]]:
+        """The call as the model gets it, and its entry, for as long as the block lasts."""
+
+    async def responses(self, params: ResponsesParams, call: Call) -> Response:
+        with self._entered(call) as (call, entry):
+            response = await self._model.responses(params, call)
+            entry.answered(response.usage and response.usage.dump())
+            return response
+
+    async def chat_completions(self, body: dict[str, Any], call: Call) -> dict[str, Any]:
+        return await self._answered(self._model.chat_completions, body, call)
+
+    async def messages(self, body: dict[str, Any], call: Call) -> dict[str, Any]:
+        return await self._answered(self._model.messages, body, call)
+
+    def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[Event]:
+        return self._streamed(partial(self._model.stream, params), Entry.saw_event, call)
+
+    def chat_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[Event]:
+        return self._streamed(partial(self._model.chat_stream, body), Entry.saw_chunk, call)
+
+    def messages_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[Event]:
+        return self._streamed(partial(self._model.messages_stream, body), Entry.saw_message_event, call)
+
+    async def _answered(
+        self, ask: Callable[[dict[str, Any], Call], Awaitable[dict[str, Any]]], body: dict[str, Any], call: Call
+    ) -> dict[str, Any]:
+        with self._entered(call) as (call, entry):
+            answer = await ask(body, call)
+            entry.answered(answer.get("usage"))
+            return answer
+
+    async def _streamed(
+        self, stream: Callable[[Call], AsyncIterator[Event]], saw: Callable[[Entry, Event], None], call: Call
+    ) -> AsyncGenerator[Event]:
+        with self._entered(call) as (call, entry):
+            async with aclosing(cast(Any, stream(call))) as events:
+                async for event in events:
+                    saw(entry, event)
+                    yield event

@@ -8,13 +8,11 @@ import asyncio
 import hashlib
 import hmac
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager, AsyncExitStack, aclosing
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
-from gymbox_sandbox.responses import Response, ResponsesParams
 from pydantic import Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -23,8 +21,7 @@ from gymbox.guard import bearer
 from gymbox.http import HttpClient
 from gymbox.models import Call, Model
 from gymbox.models.accounts import Account, Entry
-from gymbox.models.events import Event
-from gymbox.models.front import FrontModel
+from gymbox.models.front import CountingModel
 from gymbox.models.rollout_paths import rollout_in, rollout_path
 
 
@@ -127,7 +124,7 @@ class _Running:
     account: Account
 
 
-class _OfRollouts(FrontModel):
+class _OfRollouts(CountingModel):
     """The model, for rollouts that are running; opened and closed by whoever owns it."""
 
     running: dict[str, Any] = Field(default_factory=dict)
@@ -139,53 +136,18 @@ class _OfRollouts(FrontModel):
     async def close(self) -> None:
         pass
 
-    async def responses(self, params: ResponsesParams, call: Call) -> Response:
-        call, entering = self._known(call)
-        with entering as entry:
-            response = await self._model.responses(params, call)
-            entry.answered(response.usage and response.usage.dump())
-            return response
-
-    async def chat_completions(self, body: dict[str, Any], call: Call) -> dict[str, Any]:
-        return await self._answered(self._model.chat_completions, body, call)
-
-    async def messages(self, body: dict[str, Any], call: Call) -> dict[str, Any]:
-        return await self._answered(self._model.messages, body, call)
-
     async def count_tokens(self, body: dict[str, Any], call: Call) -> int:
         # it samples nothing: no part of the account
         return await self._model.count_tokens(body, self._known(call)[0])
 
-    def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[Event]:
-        return self._streamed(partial(self._model.stream, params), Entry.saw_event, call)
+    @contextmanager
+    def _entered(self, call: Call) -> Iterator[tuple[Call, Entry]]:
+        known, account = self._known(call)
+        with account.entry() as entry:
+            yield known, entry
 
-    def chat_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[Event]:
-        return self._streamed(partial(self._model.chat_stream, body), Entry.saw_chunk, call)
-
-    def messages_stream(self, body: dict[str, Any], call: Call) -> AsyncIterator[Event]:
-        return self._streamed(partial(self._model.messages_stream, body), Entry.saw_message_event, call)
-
-    async def _answered(
-        self, ask: Callable[[dict[str, Any], Call], Awaitable[dict[str, Any]]], body: dict[str, Any], call: Call
-    ) -> dict[str, Any]:
-        call, entering = self._known(call)
-        with entering as entry:
-            answer = await ask(body, call)
-            entry.answered(answer.get("usage"))
-            return answer
-
-    async def _streamed(
-        self, stream: Callable[[Call], AsyncIterator[Event]], saw: Callable[[Entry, Event], None], call: Call
-    ) -> AsyncGenerator[Event]:
-        call, entering = self._known(call)
-        with entering as entry:
-            async with aclosing(cast(Any, stream(call))) as events:
-                async for event in events:
-                    saw(entry, event)
-                    yield event
-
-    def _known(self, call: Call) -> tuple[Call, AbstractContextManager[Entry]]:
-        """The call with what the rollout brings to it, and its entry in the rollout's account.
+    def _known(self, call: Call) -> tuple[Call, Account]:
+        """The call with what the rollout brings to it, and the rollout's account.
 
         Raises:
             Gone: the rollout is over.
@@ -194,4 +156,4 @@ class _OfRollouts(FrontModel):
         if running is None:
             raise Gone(f"rollout {call.rollout or '(none)'} has ended, and its model with it")
         running.account.by_endpoint = True
-        return replace(call, gold=running.gold), running.account.entry()
+        return replace(call, gold=running.gold), running.account

@@ -8,6 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import aiohttp
+
 from gymbox.errors import Invalid
 from gymbox.models.strict_json import json_bytes, strict_json, without_halves
 
@@ -104,6 +106,19 @@ async def events_in(parts: AsyncIterator[bytes]) -> AsyncIterator[ServerSentEven
                 yield event
     for event in reader.end():
         yield event
+
+
+async def events_of(answer: aiohttp.ClientResponse) -> AsyncIterator[ServerSentEvent]:
+    """The events of an answer, each as soon as it is whole; one that the answer breaks off in is none.
+
+    Raises:
+        Invalid: an event is too large.
+    """
+    parts = (part async for part in answer.content.iter_any())
+    async with aclosing(cast(Any, events_in(parts))) as events:
+        async for event in events:
+            if event.ended:
+                yield event
 
 
 async def objects_in(parts: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:

@@ -9,11 +9,9 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, cast
 
-from aiohttp import ClientResponse
-
 from gymbox.errors import TimedOut, Unavailable
 from gymbox.http import HttpClient
-from gymbox.models.sse import events_in
+from gymbox.models.sse import events_of
 from gymbox.runs.register import HOST
 from gymbox.runs.view import RunView
 
@@ -76,7 +74,7 @@ class RunsClient:
                 ) as answer:
                     if answer.status == 204:
                         return
-                    async with aclosing(cast(Any, events_in(_parts(answer)))) as found:
+                    async with aclosing(cast(Any, events_of(answer))) as found:
                         async for event in found:
                             failures, after = 0, event.id
                             yield event.event, json.loads(event.data)
@@ -93,8 +91,3 @@ class RunsClient:
         return await self._http.json(
             method, self._url + path, headers=self._headers, socket=self._socket, timeout=60, **options
         )
-
-
-async def _parts(answer: ClientResponse) -> AsyncIterator[bytes]:
-    async for part in answer.content.iter_any():
-        yield part

@@ -59,6 +59,7 @@ async def test_events_without_places_make_the_answer_that_a_plain_call_gives(stu
     plain = await model(stub).responses(ResponsesParams(input="hello"), Call(http))
     events = await told(model(stub), http)
     assert gathered(events).dump()["output"] == plain.dump()["output"]
+    assert all(event["response"].keys() >= whole({}).keys() for event in events[:2]), "clients go on from what it has"
     placed = [event["output_index"] for event in events if event["type"] == "response.output_item.added"]
     assert placed == [0, 1, 2, 3]
     assert {

@@ -65,25 +65,27 @@ async def test_a_replica_that_answers_again_is_back_before_any_call_tries_it(
     await asked.close()
 
 
+@pytest.mark.parametrize("listed", [200, 429])
 async def test_a_replica_that_answers_probes_but_no_calls_is_ejected_by_its_next_failure_and_for_longer(
-    pair: tuple[Server, Server], http: HttpClient
+    listed: int, pair: tuple[Server, Server], http: HttpClient
 ) -> None:
     bad, well = pair
-    bad.listed = 200
+    bad.listed = listed
     asked = model([bad, well], probe_interval=0.01)
     await ejected(asked, bad, http)
     await unwatched()
+    assert asked._pool is not None
+    [place] = [place for place in asked._pool.places if place.replica.url == bad.url]
+    assert not place.ejected
     bad.listed = 503
     while bad.calls == FAULTS:
         assert await answers(asked, http, "") == ["b"]
     assert bad.calls == FAULTS + 1 and len(look_afters()) == 1
-    assert asked._pool is not None
-    [place] = [place for place in asked._pool.places if place.replica.url == bad.url]
     assert place.pause == 4 * 8 * asked.pause
     await asked.close()
 
 
-@pytest.mark.parametrize(("status", "listed"), [(503, 404), (503, 401), (503, 302), (401, 404)])
+@pytest.mark.parametrize(("status", "listed"), [(503, 404), (503, 401), (503, 302), (503, 501), (401, 404)])
 async def test_where_a_probe_tells_nothing_a_call_tries_it(
     status: int, listed: int, pair: tuple[Server, Server], http: HttpClient
 ) -> None:

@@ -208,6 +208,21 @@ async def test_a_controllers_run_goes_on_from_the_command_line_with_a_larger_bud
     assert (found["status"], found["done"]) == ("finished", 4)
 
 
+async def test_a_tail_that_does_not_follow_ends_at_once_where_a_controllers_run_has_no_result_yet(
+    gymbox: Gymbox, served: str
+) -> None:
+    token = (gymbox.folder / "config" / "gymbox" / "token").read_text().strip()
+    overrides = ["environment=counter", "model=scripted", "model.latency=600", "runner.limit=2"]
+    here = ("--controller", served)
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"}) as session:
+        async with session.post(f"{served}/v1/runs", json={"id": "slow", "overrides": overrides}) as answer:
+            assert answer.status == 201
+    async with asyncio.timeout(60):
+        tail = await gymbox.run("tail", "slow", "--no-follow", *here)
+    assert (tail.code, tail.out) == (0, "")
+    assert (await gymbox.run("cancel", "slow", "--now", *here)).code == 0
+
+
 async def test_a_run_of_a_killed_controller_goes_on_with_the_next_one(gymbox: Gymbox, served: str) -> None:
     token = (gymbox.folder / "config" / "gymbox" / "token").read_text().strip()
     [controller] = [command for command in gymbox.started if command.process.returncode is None]

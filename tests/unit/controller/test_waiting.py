@@ -109,6 +109,18 @@ async def test_who_waits_is_sent_away_when_the_controller_drains(controller):
             await sandboxes.create(asked("s3"))
 
 
+async def test_a_place_that_becomes_free_as_the_controller_drains_goes_to_nobody(controller):
+    async with controller(max_sandboxes=1) as sandboxes:
+        await sandboxes.create(asked("s1"))
+        second = asyncio.create_task(sandboxes.create(asked("s2")))
+        await until(lambda: waiting(sandboxes))
+
+        await asyncio.gather(sandboxes.delete("s1"), sandboxes.drain())
+        with pytest.raises(Unavailable, match="shutting down"):
+            await second
+        assert sandboxes.line() == []
+
+
 async def test_starts_are_fair_between_runs_too(controller, provider):
     async with controller(max_sandboxes=100, max_starting=1) as sandboxes:
         provider.may_start.clear()

@@ -99,6 +99,25 @@ async def test_a_stream_that_is_left_early_is_counted_with_what_it_had_told(way:
     assert spent is None or spent.input_tokens == 9
 
 
+class Broken(Model):
+    """Streams an answer that fails in its midst, and tells what it had used."""
+
+    name: str = "broken"
+
+    async def responses(self, params: ResponsesParams, call: Call) -> Response:
+        raise AssertionError
+
+    async def stream(self, params: ResponsesParams, call: Call) -> AsyncIterator[Any]:
+        failed = {"error": {"code": "model_unavailable", "message": "away"}, "usage": {"input_tokens": 7}}
+        yield {"type": "response.failed", "response": failed}
+
+
+async def test_an_answer_that_failed_in_its_midst_is_none_and_what_it_used_counts() -> None:
+    counted = Counted()
+    await use(MeteredModel.of(Broken(), counted), "stream")
+    assert counted.calls == [("broken", Spent(input_tokens=7), None, False, 0)]
+
+
 class Tried(Model):
     """Answers at the third try, after one that gave nonsense and one that gave nothing; or fails for good."""
 

@@ -60,6 +60,15 @@ async def test_where_the_connection_breaks_it_goes_on_after_the_last_event(http:
     assert server.asked == ["", "1", "1"]
 
 
+async def test_an_event_that_is_cut_off_is_asked_for_again(http: HttpClient) -> None:
+    server = Breaking(
+        "id: 1\nevent: rollout\ndata: {}\n\nid: 2\nevent: rollout\ndata: {", "id: 2!\nevent: end\ndata: {}\n\n"
+    )
+
+    assert await told(server, http) == ["rollout", "end"]
+    assert server.asked == ["", "1"]
+
+
 async def test_a_server_that_has_no_more_to_tell_ends_it(http: HttpClient) -> None:
     assert await told(Breaking("id: 1\nevent: rollout\ndata: {}\n\n"), http) == ["rollout"]
 

@@ -97,6 +97,7 @@ class EmbeddedController:
                     proxy_url=proxy.url,
                 )
             )
+            state.of_provider(self._provider.name)  # known now that it is open; nothing has been started yet
             app, guard = controller_app(self.sandboxes, self._catalog), guard_of(self._settings, self._token)
             listener = await stack.enter_async_context(
                 Listener(app, guard, host=self._settings.host, port=self._settings.port)

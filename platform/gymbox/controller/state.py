@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from gymbox.errors import ConfigError
+from gymbox.providers.directories import remove_directory
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ MAIN = "main"
 APPEARS = 600.0
 """Seconds for which something may still appear that a killed controller had asked an engine for."""
 _LOCK, _KEY, _ID, _DELETES, _SOCKETS, _ADDRESS = "lock", "key", "id", "deletes", "s", "address.json"
-_SWEPT = "swept"
+_SWEPT, _PROVIDER = "swept", "provider"
 
 
 class Address(NamedTuple):
@@ -103,6 +104,33 @@ class StateDirectory:
     def intended_deletes(self) -> set[str]:
         """Containers that have to go and may still be there."""
         return set(os.listdir(self.path / _DELETES))
+
+    @property
+    def provider(self) -> str | None:
+        """The name of the provider whose sandboxes are recorded here; None where none has been noted."""
+        try:
+            return (self.path / _PROVIDER).read_text()
+        except FileNotFoundError:
+            return None
+
+    def of_provider(self, name: str) -> None:
+        """Note whose the sandboxes will be, for no other to sweep them.
+
+        Raises:
+            ConfigError: it cannot be written.
+        """
+        try:
+            _read_or_write(self.path / _PROVIDER, name.encode())
+        except OSError as error:
+            raise ConfigError(f"cannot keep the controller's state in {self.path}: {error.strerror}") from error
+
+    def clear_sockets(self) -> None:
+        """Remove the sandboxes' folders, which nobody serves any more. Never raises."""
+        for folder in (self.path / _SOCKETS).iterdir():
+            try:
+                remove_directory(folder)
+            except OSError as error:
+                log.warning("cannot remove %s: %s", folder, error)
 
     def swept(self) -> bool:
         """Note that what its killed run had left was removed; whether that was done before. From the first time on it

@@ -176,6 +176,34 @@ async def test_one_that_cannot_be_swept_does_not_save_the_others(folder, provide
     await sweep_abandoned(folder, provider)
 
 
+async def test_what_another_provider_made_is_left_to_its_own_sweeps(folder, provider, environments):
+    dead, unnamed = StateDirectory.of_run(folder), StateDirectory.of_run(folder)
+    dead.of_provider("another")
+    for state in (dead, unnamed):
+        state.directory_of("c1").mkdir()
+        os.close(state._lock)
+    await sweep_abandoned(folder, provider)
+
+    assert dead.directory_of("c1").is_dir() and not (dead.path / "swept").exists()
+    assert list((unnamed.path / "s").iterdir()) == [] and (unnamed.path / "swept").exists()
+
+
+async def test_a_run_notes_whose_its_sandboxes_are(folder, provider):
+    async with HttpClient() as http, EmbeddedController(provider, Catalog([]), folder, "gbx_admin_x", http):
+        [state] = folder.glob("run-*")
+        assert (state / "provider").read_text() == provider.name
+
+
+async def test_a_state_stays_where_the_provider_does_not_answer(folder, provider):
+    dead = StateDirectory.of_run(folder)
+    os.close(dead._lock)
+    provider.list_error = Unavailable("the engine is gone")
+    with pytest.raises(Unavailable):
+        await sweep_abandoned(folder, provider)
+
+    assert dead.path.exists()
+
+
 async def test_what_was_to_be_deleted_and_is_gone_is_swept_with_its_run(folder, provider):
     dead = StateDirectory.of_run(folder)
     dead.intend_delete("c1")

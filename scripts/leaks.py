@@ -21,6 +21,7 @@ from gymbox.controller.containers import sweep_abandoned
 from gymbox.errors import Unavailable
 from gymbox.providers.docker import DockerProvider
 from gymbox.providers.process import ProcessProvider
+from gymbox.runs.register import Register
 
 LABEL = "gymbox.controller"
 GRACE = 10.0
@@ -59,7 +60,7 @@ def files() -> set[str]:
         for pattern in ("**/*",) if root.name == "gymbox" else ("gymbox*", "gbx*"):
             found |= {str(path) for path in root.glob(pattern) if root.is_dir() and "coverage" not in path.name}
     # what a controller keeps for its next start
-    kept = ("/main", "/main/deletes", "/main/s", "/key", "/lock", "/id", "/token")
+    kept = ("/main", "/main/deletes", "/main/s", "/key", "/lock", "/id", "/token", "/gymbox/runs", "/runs/lock")
     return {path for path in found if not path.endswith(kept) and not of_swept_run(path)}
 
 
@@ -79,6 +80,7 @@ async def sweep() -> None:
             await sweep_abandoned(state_folder(), provider)
         except Unavailable as error:
             print(f"not swept: {error.detail}")
+    Register(state_folder()).live()  # drops those whose process is no more
 
 
 def snapshot() -> dict[str, list[str]]:

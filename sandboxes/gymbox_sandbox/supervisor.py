@@ -88,13 +88,22 @@ def attach(engine: socket.socket, agent: int = 0) -> socket.socket:
     return ours
 
 
-def agent_environment(workspace: str, agent: User | None = None) -> Mapping[str, str]:
-    """Environment variables of commands: the image's PATH and LANG, a HOME, and nothing else of this process's."""
+def agent_environment(workspace: str, agent: User | None = None, variables: str = "") -> Mapping[str, str]:
+    """Environment variables of commands: the image's PATH and LANG, a HOME, and nothing else of this process's; with a
+    file of the image's (see Options), all of them."""
+    given = _variables_in(variables) if variables else os.environ
     return {
-        "PATH": os.environ.get("PATH") or DEFAULT_PATH,
+        **(given if variables else {}),
+        "PATH": given.get("PATH") or DEFAULT_PATH,
         "HOME": AGENT_HOME if agent is not None and os.path.isdir(AGENT_HOME) else workspace,
-        "LANG": os.environ.get("LANG") or "C.UTF-8",
+        "LANG": given.get("LANG") or "C.UTF-8",
     }
+
+
+def _variables_in(path: str) -> Mapping[str, str]:
+    with open(path, "rb") as file:
+        found = [os.fsdecode(variable).partition("=") for variable in file.read().split(b"\0") if variable]
+    return {name: value for name, _, value in found}
 
 
 def _become_server(
@@ -115,7 +124,8 @@ def _become_server(
             _exit(status)
         from gymbox_sandbox.commands import Commands
 
-        commands = Commands(link, options.workspace, agent_environment(options.workspace, agent_user))
+        environment = agent_environment(options.workspace, agent_user, options.variables)
+        commands = Commands(link, options.workspace, environment)
         status = serve(options, commands) or 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1

@@ -19,6 +19,7 @@ COMMANDS = {
     "sandbox": "List, remove, enter and read sandboxes of a running controller.",
     "dataset": "Check, shape, split, put together, fetch and publish rows of tasks.",
     "env": "List, show, make, test and start environments.",
+    "image": "List, build and remove the images that environments run from.",
     "serve": "Start a server: controller, proxy, model or agent.",
     "doctor": "Say what this machine lacks, and the command that mends it.",
     "dev": "For work on gymbox itself: run its tests.",

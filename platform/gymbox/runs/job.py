@@ -243,6 +243,7 @@ class Job:
             settings=self.settings.record(),
             provider=source.provider,
             images=source.images,
+            bases=source.bases,
             versions=source.versions,
             planned=planned,
             resume=self.settings.runner.resume,

@@ -11,7 +11,8 @@ import pytest
 import yaml
 from gymbox.environment import Environment
 from gymbox.errors import ImageBuildFailed
-from gymbox.providers.images import Build, _last_step, environment_builds, runtime_build
+from gymbox.providers.builds import Build, environment_builds, runtime_build
+from gymbox.providers.images import _last_step
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def environment(tmp_path: Path) -> Callable[..., Environment]:
         (folder / "environment.yaml").write_text(yaml.safe_dump({"description": "x", "image": image}))
         for path, content in {"server.py": "pass", **(files or {})}.items():
             (folder / path).parent.mkdir(exist_ok=True)
-            (folder / path).write_text(content)
+            (folder / path).write_bytes(content.encode(errors="surrogateescape"))
         return Environment.load(folder)
 
     return write
@@ -38,10 +39,22 @@ def test_the_same_content_has_the_same_tag_and_the_same_context() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"dockerfile": "FROM z"}, {"files": {"a": b"2"}}, {"files": {"b": b"1"}}, {"arguments": {"A": "2"}}]
+    "change",
+    [
+        {"dockerfile": "FROM z"},
+        {"files": {"a": b"2"}},
+        {"files": {"b": b"1"}},
+        {"arguments": {"A": "2"}},
+        {"labels": {"a": "1"}},
+    ],
 )
 def test_any_other_content_has_another_tag(change: dict[str, Any]) -> None:
     assert build(**change).tag != build().tag
+
+
+def test_what_follows_from_the_base_is_in_the_context_and_not_in_the_tag() -> None:
+    assert build(follows={"b": b"2"}).tag == build().tag
+    assert b"b" in build(follows={"b": b"2"}).context().read()
 
 
 def test_a_new_base_image_makes_a_new_runtime() -> None:
@@ -92,7 +105,7 @@ def test_an_environments_own_dockerfile_is_built_on_the_runtime_and_its_files_on
 
 @pytest.mark.parametrize(
     ("files", "reason"),
-    [({}, "there is no Dockerfile"), ({"Dockerfile": "FROM python:3.13\n"}, "must start with `ARG BASE_IMAGE`")],
+    [({}, "there is no Dockerfile"), ({"Dockerfile": "\udcff"}, "is no Dockerfile")],
 )
 def test_a_dockerfile_that_cannot_work_is_refused_before_anything_is_built(
     files: dict[str, str], reason: str, environment: Callable[..., Environment]

@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -25,6 +26,7 @@ from gymbox.environment import Manifest
 from gymbox.errors import (
     ErrorKind,
     Gone,
+    Invalid,
     NotFound,
     Problem,
     RolloutFailure,
@@ -46,6 +48,8 @@ PAUSE = 0.2
 """Seconds before the second try; doubled for each further one."""
 GRACE = 10.0
 """Seconds beyond what the sandbox's own server gives a call: it knows better why something took too long."""
+TELL = 60.0
+"""Seconds for telling a running command something."""
 IDLE = 300.0
 """Seconds for which nothing of a download may come."""
 ENDED_WAIT = 3.0
@@ -236,19 +240,32 @@ class SandboxClient:
         body = request.model_copy(update={"stream": True}).model_dump_json(exclude_unset=False).encode()
         headers, idle = {"Content-Type": "application/json"}, request.timeout + GRACE
         async with self._stream("POST", "/exec", idle=idle, data=body, headers=headers) as answer:
-            yield Execution(self.id, answer, self._tell)
+            # input is taken as the command reads it, so what gives it waits for as long as the command may run
+            yield Execution(self.id, answer, partial(self._tell, max(idle, TELL)))
 
-    async def _tell(self, path: str, body: bytes, params: Mapping[str, str] | None = None) -> None:
-        await self._send("POST", path, body, params=params, timeout=60, repeatable=False)
+    async def _tell(self, timeout: float, path: str, body: bytes, params: Mapping[str, str] | None = None) -> None:
+        await self._send("POST", path, body, params=params, timeout=timeout, repeatable=False)
 
-    async def read_file(self, path: str) -> bytes:
+    async def read_file(self, path: str, *, most: int | None = None) -> bytes:
         """The bytes of a file in the sandbox.
+
+        Args:
+            most: bytes that it may have.
 
         Raises:
             NotFound: there is none.
+            Invalid: it has more than `most` bytes, with the cause `too_large`.
             SandboxEnded: the sandbox is no more.
         """
-        return (await self._send("GET", "/files", params={"path": path}, timeout=300, repeatable=True)).body
+        if most is None:
+            return (await self._send("GET", "/files", params={"path": path}, timeout=300, repeatable=True)).body
+        content = bytearray()
+        async with self._stream("GET", "/files", idle=IDLE, params={"path": path}) as answer:
+            async for chunk in answer.content.iter_any():
+                content += chunk
+                if len(content) > most:
+                    raise Invalid(f"{path} has more than {most} bytes", cause="too_large")
+        return bytes(content)
 
     async def write_file(self, path: str, content: bytes, mode: int = 0o644) -> None:
         """Put a file into the sandbox; missing folders are made.

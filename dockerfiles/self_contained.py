@@ -60,8 +60,9 @@ def make_runtime(folder: Path) -> None:
     shutil.copy(os.path.realpath(loader), own_loader)
     (folder / "nss").write_text("passwd: files\ngroup: files\nhosts: files dns\n")
     read_own_files([own_loader, libraries / "libc.so.6"], folder)
-    own = ["--set-interpreter", str(own_loader), "--force-rpath", "--set-rpath", str(libraries)]
-    done("patchelf", *own, str(interpreter))
+    # one after the other: patchelf 0.18 breaks a program of which it changes both at once
+    done("patchelf", "--force-rpath", "--set-rpath", str(libraries), str(interpreter))
+    done("patchelf", "--set-interpreter", str(own_loader), str(interpreter))
     check(folder, [libraries], own_loader)
 
 

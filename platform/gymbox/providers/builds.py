@@ -9,6 +9,7 @@ import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import gymbox_sandbox
 
@@ -36,6 +37,8 @@ class Build:
     arguments: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     """What the image is labelled with, beside its name."""
+    base_for: Literal["packages", "sandboxes"] | None = None
+    """What its base, which knows nothing of us, must be fit for."""
     follows: Mapping[str, bytes] = field(default_factory=dict)
     """More of the context, which follows from the base alone and so has no part in the tag."""
 

@@ -2,7 +2,7 @@
 
 The image is what the agent's commands see: its programs, its variables. The server comes in a volume with all that it
 runs on (see `runtime`), mounted read-only, and nothing of the image has a say in how it runs: not the entry point, the
-user, the variables, the health check. What the image calls a VOLUME is as read-only as the rest of it.
+user, the variables, the health check. What the image calls a VOLUME is an empty folder in memory, as /tmp is.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ VARIABLES = f"{OURS}/variables"
 """The image's variables, as its commands get them: NAME=VALUE, each ended by a nul byte."""
 SERVER_VARIABLES = (
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "LANG=C.UTF-8",
+    "LC_ALL=C",  # for Python that is UTF-8, too, and no locale of the image is read
     "OPENSSL_CONF=/dev/null",  # it can name libraries to load
 )
 ACCOUNTS = {
@@ -85,22 +85,22 @@ class Foreign:
             "Env": [*(name for name in self.variables if name not in given), *SERVER_VARIABLES, *config["Env"]],
             # it would run as the container's user, who is root
             "Healthcheck": {"Test": ["NONE"]},
-            "HostConfig": {**host, "Mounts": [*host.get("Mounts", ()), *self._mounts(host["Tmpfs"])]},
+            "HostConfig": {
+                **host,
+                "Mounts": [*host.get("Mounts", ()), self._mount()],
+                # else each volume would be a folder without a limit on the machine's disk
+                "Tmpfs": {**{_plain(path): host["Tmpfs"]["/tmp"] for path in self.volumes}, **host["Tmpfs"]},
+            },
         }
 
-    def _mounts(self, elsewhere: Mapping[str, str]) -> list[dict[str, Any]]:
-        volumes = [path for path in self.volumes if _plain(path) not in elsewhere]
-        return [
-            {
-                "Type": "volume",
-                "Source": runtime_volume(self.runtime),
-                "Target": RUNTIME,
-                "ReadOnly": True,
-                "VolumeOptions": {"NoCopy": True},
-            },
-            # else each would be a writable folder without a limit on the machine's disk
-            *({"Type": "volume", "Target": path, "ReadOnly": True} for path in volumes),
-        ]
+    def _mount(self) -> dict[str, Any]:
+        return {
+            "Type": "volume",
+            "Source": runtime_volume(self.runtime),
+            "Target": RUNTIME,
+            "ReadOnly": True,
+            "VolumeOptions": {"NoCopy": True},
+        }
 
 
 def is_foreign(environment: Environment) -> bool:
@@ -153,7 +153,8 @@ def foreign_builds(environment: Environment, runtime: str, base_id: str) -> list
     assert base is not None
     if image.packages:
         arguments = {"BASE_IMAGE": base, "PACKAGES": " ".join(image.packages)}
-        builds.append(Build(f"{name}-apt", _on(base_id, recipe("foreign-apt.Dockerfile").read_text()), {}, arguments))
+        apt = _on(base_id, recipe("foreign-apt.Dockerfile").read_text())
+        builds.append(Build(f"{name}-apt", apt, {}, arguments, base_for="packages"))
         base = builds[-1].tag
     if image.pip:
         content = {"requirements.txt": requirements(image.pip)}
@@ -163,7 +164,7 @@ def foreign_builds(environment: Environment, runtime: str, base_id: str) -> list
     last = _on(base_id, recipe("foreign.Dockerfile").read_text())
     context = below("files", files_of(environment))
     arguments = {"BASE_IMAGE": base, "PACKAGES_IMAGE": packages}
-    return [*builds, Build(name, last, context, arguments, {RUNTIME_LABEL: runtime})]
+    return [*builds, Build(name, last, context, arguments, {RUNTIME_LABEL: runtime}, "sandboxes")]
 
 
 def _on(base_id: str, dockerfile: str) -> str:

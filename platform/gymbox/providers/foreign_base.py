@@ -28,6 +28,19 @@ def what_follows(engine: Any, image: str) -> dict[str, bytes]:
     return below("follows", {**follows, VARIABLES.lstrip("/"): packed(config.get("Env") or ())})
 
 
+def refuse_without_apt(engine: Any, image: str) -> None:
+    """
+    Raises:
+        ImageBuildFailed: an image has no apt to install packages by.
+    """
+    with Probe.of(engine, image) as probe:
+        if not probe.has("/usr/bin/apt-get"):
+            raise ImageBuildFailed(
+                f"image.packages are installed by apt-get, which {image} does not have: install them in a Dockerfile "
+                "(image.dockerfile), by what that image has"
+            )
+
+
 def _accounts(probe: Probe, name: str) -> bytes:
     path = f"/etc/{name}"
     return with_accounts(name, probe.read(path) or b"")

@@ -19,8 +19,8 @@ from urllib3.exceptions import ReadTimeoutError
 from gymbox.environment import Environment
 from gymbox.errors import ImageBuildFailed, Problem, by_this_python
 from gymbox.providers.builds import LABEL, Build, environment_builds, runtime_build
-from gymbox.providers.foreign import RUNTIME_LABEL, Foreign, bases_in_registries, foreign_builds, is_foreign
-from gymbox.providers.foreign_base import what_follows
+from gymbox.providers.foreign import Foreign, bases_in_registries, foreign_builds, is_foreign
+from gymbox.providers.foreign_base import refuse_without_apt, what_follows
 from gymbox.providers.pull import digest_of, ensure_pulled
 from gymbox.providers.runtime import NAME as RUNTIME_NAME
 from gymbox.providers.runtime import Runtimes, portable_build
@@ -145,10 +145,20 @@ class Images:
             if self._has(build.tag):
                 return
             with self._turns:
-                if RUNTIME_LABEL in build.labels:
-                    follows = what_follows(self._engine, build.arguments["BASE_IMAGE"])
-                    build = replace(build, follows=follows)
-                self._build(build)
+                self._build(self._looked_into(build))
+
+    def _looked_into(self, build: Build) -> Build:
+        """A build with what follows from its base, if that is an image which knows nothing of us.
+
+        Raises:
+            ImageBuildFailed: no sandbox can have it, or not with packages.
+        """
+        base = build.arguments.get("BASE_IMAGE", "")
+        if build.base_for == "packages":
+            refuse_without_apt(self._engine, base)
+        if build.base_for == "sandboxes":
+            return replace(build, follows=what_follows(self._engine, base))
+        return build
 
     @contextmanager
     def _lock(self, tag: str) -> Iterator[None]:

@@ -86,7 +86,7 @@ def test_no_variable_of_the_image_reaches_the_server() -> None:
     taken = [variable for variable in fitted()["Env"] if "=" not in variable]
     given = dict(variable.split("=", 1) for variable in fitted()["Env"] if "=" in variable)
     assert taken == ["LD_PRELOAD", "PYTHONHOME", "EMPTY"]
-    assert set(given) == {"PATH", "LANG", "OPENSSL_CONF"} and "evil" not in given["PATH"]
+    assert set(given) == {"PATH", "LC_ALL", "OPENSSL_CONF"} and "evil" not in given["PATH"]
 
 
 def test_the_runtime_is_mounted_read_only_and_never_filled_by_a_sandbox() -> None:
@@ -95,16 +95,19 @@ def test_the_runtime_is_mounted_read_only_and_never_filled_by_a_sandbox() -> Non
     assert runtime["VolumeOptions"] == {"NoCopy": True}
 
 
-def test_a_volume_of_the_image_is_read_only_but_for_what_a_sandbox_may_write_to() -> None:
-    assert mounts()["/data"] == {"Type": "volume", "Target": "/data", "ReadOnly": True}
-    assert set(mounts()) == {"/opt/gymbox/rt", "/data"}
+def test_a_volume_of_the_image_is_in_memory_with_a_limit_and_what_a_sandbox_has_there_stays() -> None:
+    tmpfs = fitted()["HostConfig"]["Tmpfs"]
+    assert set(tmpfs) == {"/data", "/tmp", "/workspace", "/home/agent"}
+    assert tmpfs["/data"] == tmpfs["/tmp"] and "size=256m" in tmpfs["/data"]
+    assert "uid=10001" in tmpfs["/workspace"]
+    assert set(mounts()) == {"/opt/gymbox/rt"}
 
 
 def test_all_else_is_as_for_our_own_image() -> None:
     host = fitted()["HostConfig"]
     assert host["Privileged"] is False and host["ReadonlyRootfs"] is True and host["CapDrop"] == ["ALL"]
     assert host["CapAdd"] == ["KILL", "SETGID", "SETUID"] and len(host["SecurityOpt"]) == 2
-    assert [mount["Type"] for mount in host["Mounts"]] == ["volume", "volume"]
+    assert [mount["Type"] for mount in host["Mounts"]] == ["volume"]
 
 
 @pytest.mark.parametrize(

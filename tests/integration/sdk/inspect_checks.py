@@ -15,10 +15,14 @@ from gymbox.client import ControllerClient
 from gymbox.errors import ConfigError
 from gymbox.http import HttpClient
 from gymbox.sdk.inspect_provider import GymboxConfig, GymboxSandboxEnvironment, _config
-from inspect_ai.util import OutputLimitExceededError, SandboxUnavailableError, SandboxUserUnsupportedError
+from inspect_ai.util import (
+    OutputLimitExceededError,
+    SandboxEnvironmentSpec,
+    SandboxUnavailableError,
+    SandboxUserUnsupportedError,
+)
 from inspect_ai.util._sandbox.limits import override_max_exec_output_size
 from inspect_ai.util._sandbox.self_check import *  # noqa: F403
-from pydantic import BaseModel
 
 CONFIG = GymboxConfig(
     image=os.environ.get("IMAGE") or None, provider=os.environ["PROVIDER"], limits={"workspace_mb": 90}
@@ -92,4 +96,4 @@ def test_a_config_is_a_model_or_a_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="an image is named by"):
         _config("debian:trixie-slim")
     with pytest.raises(ConfigError, match="takes a GymboxConfig"):
-        _config(BaseModel())
+        _config(SandboxEnvironmentSpec("local"))

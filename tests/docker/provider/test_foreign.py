@@ -81,7 +81,7 @@ def build(engine: Any) -> Iterator[Callable[..., str]]:
         return image.tag
 
     yield make
-    for tag in reversed(made):
+    for tag in reversed(dict.fromkeys(made)):
         engine.images.remove(tag, force=True)
 
 
@@ -94,9 +94,10 @@ def parts(build: Callable[..., str]) -> str:
 @pytest.fixture(autouse=True)
 def images_are_removed(engine: Any) -> Iterator[None]:
     yield
-    for image in engine.images.list(filters={"label": "gymbox.image"}):
-        if image.labels["gymbox.image"].startswith("gymbox-env-plain"):
-            engine.images.remove(image.id, force=True)
+    for step in ("", "-base", "-apt", "-pip"):
+        for image in engine.images.list(filters={"label": f"gymbox.image=gymbox-env-plain{step}"}):
+            for tag in image.tags if step or "gymbox.runtime" in image.labels else ():
+                engine.images.remove(tag, force=True)
 
 
 @pytest.fixture

@@ -89,9 +89,10 @@ def push(engine: Any, registry: Registry) -> Iterator[Callable[[str, str], str]]
 @pytest.fixture(autouse=True)
 def images_are_removed(engine: Any, push: Any) -> Iterator[None]:
     yield
-    for image in engine.images.list(filters={"label": "gymbox.image"}):
-        if image.labels["gymbox.image"].startswith("gymbox-env-plain"):
-            engine.images.remove(image.id, force=True)
+    for step in ("", "-base", "-apt", "-pip"):
+        for image in engine.images.list(filters={"label": f"gymbox.image=gymbox-env-plain{step}"}):
+            for tag in image.tags if step or "gymbox.runtime" in image.labels else ():
+                engine.images.remove(tag, force=True)
 
 
 def _file_in(engine: Any, tag: str) -> bytes:

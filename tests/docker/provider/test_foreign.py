@@ -156,10 +156,11 @@ async def test_a_sandbox_runs_from_any_linux_image_and_takes_nothing_of_it(
 
 
 async def test_the_agents_programs_are_the_images_own_and_run_by_its_variables(
-    sandboxes: Any, based: Any, build: Any, parts: str, run_in: Any
+    sandboxes: Any, based: Any, build: Any, parts: str, run_in: Any, engine: Any
 ) -> None:
     """The control of the test above: what did not reach the server is there."""
     started = await sandboxes.start(based(build(IMAGES["hostile"].format(parts=parts))))
+    assert "Health" not in engine.containers.get(started.id).attrs["State"]
     maps = (await run_in(started, ["/usr/bin/cat", "/proc/self/maps"]))["stdout"]
     assert "/harm/one.so" in maps and "/harm/two.so" in maps and "/opt/gymbox" not in maps
     written = await run_in(started, ["/usr/bin/touch", "/harm/data/x", "/harm/x", "/workspace/x"])

@@ -176,6 +176,7 @@ _BY_CAUSE = {
     "killed": ErrorKind.SANDBOX_KILLED,
     "exited": ErrorKind.SANDBOX_EXITED,
     "expired": ErrorKind.SANDBOX_EXPIRED,
+    "timeout": ErrorKind.TIMED_OUT,
     "failed_to_start": ErrorKind.SANDBOX_START_FAILED,
     "lost": ErrorKind.SANDBOX_LOST,
     "deleted": ErrorKind.SANDBOX_LOST,

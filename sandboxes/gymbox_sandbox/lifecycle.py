@@ -22,6 +22,7 @@ EndCause = Literal[
     "expired",
     "oom_killed",
     "disk_full",
+    "timeout",
     "killed",
     "exited",
     "failed_to_start",
@@ -34,7 +35,7 @@ class Ended(Strict):
 
     cause: EndCause
     """`failed_to_start`: it never became ready, whatever ended it; only `oom_killed` and `disk_full` say more. Of one
-    that was ready, `killed`: from outside, by SIGKILL or SIGTERM; `exited`: by itself, also by a crash (`exit_code` is
+    that was ready, `timeout`: it lived for longer than its environment allows; `killed`: from outside, by SIGKILL or SIGTERM; `exited`: by itself, also by a crash (`exit_code` is
     then 128 and the signal's number); `lost`: nobody saw how."""
     detail: str
     exit_code: int | None = None

@@ -57,6 +57,8 @@ class Container:
     """Why it did not start."""
     early_end: Ended | None = None
     """It ended before its start was through."""
+    age: float = 0
+    """Seconds that it had lived when it was adopted."""
     closing: bool = False
     """It takes no more sandboxes."""
     starting: asyncio.Task[None] | None = None
@@ -321,6 +323,7 @@ class Containers:
                     capacity=environment.manifest.sessions,
                     labels=found.labels,
                     started=started,
+                    age=max(0.0, time.time() - found.created_at),
                 )
                 requests = await self._requests_on(container)
             except Exception as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 import time
 from collections import OrderedDict
@@ -66,6 +67,8 @@ class Sandbox:
     lease: float = 0
     expires: float = 0
     """On the monotonic clock."""
+    deadline: float = math.inf
+    """When it has lived for as long as its environment allows, on the monotonic clock."""
     timer: asyncio.TimerHandle | None = None
     routed: int | None = None
     """Version of the route table that has it."""
@@ -391,6 +394,8 @@ class Sandboxes:
         assert started is not None
         sandbox.route = sandbox.route.model_copy(update={"socket": started.socket, "address": started.address})
         sandbox.routed = self._routes.put(sandbox.route)
+        if (allowed := sandbox.environment.manifest.timeouts.task) is not None:
+            sandbox.deadline = time.monotonic() + allowed - sandbox.container.age
         self._renew(sandbox, sandbox.lease)
         sandbox.settled.set()
         self.metrics.ready(sandbox)
@@ -398,13 +403,19 @@ class Sandboxes:
     def _renew(self, sandbox: Sandbox, lease: float) -> None:
         if sandbox.timer is not None:
             sandbox.timer.cancel()
-        sandbox.lease, sandbox.expires = lease, time.monotonic() + lease
+        now = time.monotonic()
+        sandbox.lease, sandbox.expires = lease, min(now + lease, sandbox.deadline)
         if sandbox.routed is not None:  # what it waits in line does not count
-            sandbox.timer = asyncio.get_running_loop().call_later(lease, self._expire, sandbox)
+            sandbox.timer = asyncio.get_running_loop().call_later(sandbox.expires - now, self._expire, sandbox)
 
     def _expire(self, sandbox: Sandbox) -> None:
-        detail = f"nobody renewed sandbox {sandbox.id} for {sandbox.lease:g} s"
-        self._end(sandbox, Ended(cause="expired", detail=detail))
+        if sandbox.expires == sandbox.deadline:
+            allowed = sandbox.environment.manifest.timeouts.task
+            detail = f"sandbox {sandbox.id} has lived for the {allowed:g} s that it may (timeouts.task)"
+            self._end(sandbox, Ended(cause="timeout", detail=detail))
+        else:
+            detail = f"nobody renewed sandbox {sandbox.id} for {sandbox.lease:g} s"
+            self._end(sandbox, Ended(cause="expired", detail=detail))
 
     def _end(self, sandbox: Sandbox, ended: Ended) -> asyncio.Task[None]:
         with logs.about(sandbox=sandbox.id):

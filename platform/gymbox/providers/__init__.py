@@ -29,6 +29,8 @@ class StartSpec:
     """Host directory for its sockets, not yet made; the provider makes it (owner, mode) and removes it in `stop`."""
     labels: dict[str, str] = field(default_factory=dict)
     """What the controller needs to adopt it after a crash."""
+    disk: str | None = None
+    """The block device that holds its workspace, where that is on disk; filled in by the provider."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,16 +30,19 @@ from gymbox.environment import Environment
 from gymbox.errors import Conflict, Problem, StartFailed, Unavailable
 from gymbox.providers import BY_COMPOSE, Found, OnEnd, OnPhase, Started, StartSpec
 from gymbox.providers.container import (
+    AGENT_UID,
     CONTROLLER_LABEL,
     ENVIRONMENT_LABEL,
     container_config,
     directory_of,
+    inodes_of,
     network_config,
     network_of,
     server_command,
     server_user,
 )
 from gymbox.providers.directories import make_directory, remove_directory
+from gymbox.providers.disks import disk
 from gymbox.providers.ends import last_lines, never_ready
 from gymbox.providers.engine import Engine, Refused
 from gymbox.providers.forwarding import Forwarding
@@ -201,12 +206,16 @@ class Containers:
 
     async def _until_ready(self, spec: StartSpec, container: Container, image: str, on_phase: OnPhase) -> None:
         make_directory(spec.directory, self._server_user if os.getuid() == 0 else None)
-        with Readiness(spec.directory) as readiness:
+        with Readiness(spec.directory) as readiness, contextlib.ExitStack() as until_mounted:
+            if spec.environment.manifest.limits.workspace == "disk":
+                device = await self.engine.call("make a disk", until_mounted.enter_context, workspace_disk(spec))
+                spec = replace(spec, disk=device)
             if not await self._created(spec, container, image):
                 return
             ended = container.ended = asyncio.get_running_loop().create_future()
             on_phase("created")
             await self.engine.call(f"start {spec.id}", self.engine.api.start, spec.id)
+            until_mounted.close()
             on_phase("started")
             ready: asyncio.Future[Any] = asyncio.ensure_future(readiness.wait())
             try:
@@ -336,6 +345,13 @@ class Containers:
 
     async def logs(self, id: str, tail: int = 100) -> str:
         return await self.watch.logs(id, tail)
+
+
+def workspace_disk(spec: StartSpec) -> AbstractContextManager[str]:
+    """The block device for the workspace of a sandbox that has it on disk."""
+    limits = spec.environment.manifest.limits
+    inodes = inodes_of(limits, limits.workspace_mb)
+    return disk(spec.directory.parent, limits.workspace_mb, inodes, User(AGENT_UID, AGENT_UID))
 
 
 def _remove_directory(directory: Path | None) -> None:

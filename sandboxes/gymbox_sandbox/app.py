@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Sequence
@@ -22,8 +23,17 @@ from gymbox_sandbox.options import Options
 from gymbox_sandbox.problems import MEDIA_TYPE, Internal, Invalid, Problem, of_status
 from gymbox_sandbox.resources import ResourcesServer
 from gymbox_sandbox.sessions import AgentCommands, Sessions
+from gymbox_sandbox.snapshots import Snapshots
 from gymbox_sandbox.tasks import Verdict
-from gymbox_sandbox.wire import JUDGE_HEADER, SESSION_HEADER, Health, ResetRequest, VerifyRequest
+from gymbox_sandbox.wire import (
+    JUDGE_HEADER,
+    SESSION_HEADER,
+    Health,
+    LoadRequest,
+    ResetRequest,
+    SaveRequest,
+    VerifyRequest,
+)
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +47,11 @@ def build(
         Invalid: the server brings an app of its own, but is to serve several sessions.
     """
     sessions = Sessions(server, options, commands)
+    snapshots = Snapshots(sessions, commands, options)
 
     async def healthz(_: Request) -> Response:
-        return _answer(Health(environment=options.name, version=__version__, sessions=len(sessions.names())))
+        alive, loaded = len(sessions.names()), snapshots.loaded
+        return _answer(Health(environment=options.name, version=__version__, sessions=alive, snapshot=loaded))
 
     async def tools(request: Request) -> Response:
         return JSONResponse({"tools": sessions.tool_definitions(_session(request))})
@@ -59,6 +71,14 @@ def build(
     async def answers(request: Request) -> Response:
         session = sessions[_session(request)]
         return _verdict(await session.answer_judge(await read(request, MOST)))
+
+    async def save(request: Request) -> Response:
+        # shielded: the agent must not be left standing still by who hangs up
+        return _answer(await asyncio.shield(snapshots.save(await read_as(SaveRequest, request))))
+
+    async def load(request: Request) -> Response:
+        await asyncio.shield(snapshots.load(await read_as(LoadRequest, request)))
+        return JSONResponse({})
 
     async def list_sessions(request: Request) -> Response:
         # through the proxy each sees its own; only the controller, which calls for none, sees all
@@ -89,6 +109,8 @@ def build(
             Route("/seed_session", reset, methods=["POST"]),
             Route("/verify", verify, methods=["POST"]),
             Route("/verify/answers", answers, methods=["POST"]),
+            Route("/snapshot/save", save, methods=["POST"]),
+            Route("/snapshot/load", load, methods=["POST"]),
             Route("/sessions", list_sessions),
             Route("/session", end_session, methods=["DELETE"]),
             *routes,

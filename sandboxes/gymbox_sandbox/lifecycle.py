@@ -35,8 +35,9 @@ class Ended(Strict):
 
     cause: EndCause
     """`failed_to_start`: it never became ready, whatever ended it; only `oom_killed` and `disk_full` say more. Of one
-    that was ready, `timeout`: it lived for longer than its environment allows; `killed`: from outside, by SIGKILL or SIGTERM; `exited`: by itself, also by a crash (`exit_code` is
-    then 128 and the signal's number); `lost`: nobody saw how."""
+    that was ready, `timeout`: it lived for longer than its environment allows; `killed`: from outside, by SIGKILL or
+    SIGTERM; `exited`: by itself, also by a crash (`exit_code` is then 128 and the signal's number); `lost`: nobody saw
+    how."""
     detail: str
     exit_code: int | None = None
     logs: str = ""

@@ -19,7 +19,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, Self
 
-from gymbox_sandbox.lifecycle import ROLLOUT_HEADER, CreateSandbox, Ended, Priority, SandboxView
+from gymbox_sandbox.lifecycle import (
+    ROLLOUT_HEADER,
+    CreateSandbox,
+    Ended,
+    ForkSandbox,
+    Priority,
+    SandboxView,
+    SnapshotView,
+)
 
 from gymbox.environment import Environment, EnvironmentView, Manifest
 from gymbox.errors import AtCapacity, Gone, Invalid, NotFound, Problem, SandboxEnded, StartFailed, Unavailable
@@ -133,6 +141,60 @@ class ControllerClient:
         """The last lines that its container printed."""
         answer = await self._request("GET", f"/sandboxes/{id}/logs", params={"tail": str(tail)})
         return answer.body.decode(errors="replace")
+
+    async def snapshot(
+        self, id: str, *, name: str | None = None, files_only: bool = False, timeout: float = 3600
+    ) -> SnapshotView:
+        """Save a sandbox's files and what its environment's instance knows; `create` begins with it (`snapshot`).
+
+        Args:
+            name: the snapshot's id; with one, the same request may be sent again.
+            files_only: leave out what the instance knows.
+
+        Raises:
+            NotFound, Gone: the sandbox does not live.
+            Conflict: it cannot be saved now, or not with what its instance knows.
+            AtCapacity: there is no room for it.
+        """
+        body = {"id": name, "files_only": files_only}
+        found = await self._json("POST", f"/sandboxes/{id}/snapshot", json=body, timeout=timeout, retry=False)
+        return SnapshotView.model_validate(found)
+
+    async def fork(self, id: str, n: int = 1, *, timeout: float = 3600, **options: Any) -> list[SandboxView]:
+        """Make `n` sandboxes that begin where this one is, all or none; `options` are ForkSandbox's.
+
+        Raises:
+            Problem: as `snapshot` and `create`.
+        """
+        body = ForkSandbox(n=n, **options).model_dump()
+        found = await self._json("POST", f"/sandboxes/{id}/fork", json=body, timeout=timeout, retry=False)
+        return [SandboxView.model_validate(view) for view in found]
+
+    async def pause(self, id: str) -> SandboxView:
+        """Hold all processes of a sandbox; calls of it raise Conflict meanwhile (its `cause` is `paused`).
+
+        Raises:
+            NotFound, Gone: it does not live.
+            Invalid: its provider cannot do that.
+        """
+        return SandboxView.model_validate(await self._json("POST", f"/sandboxes/{id}/pause"))
+
+    async def unpause(self, id: str) -> SandboxView:
+        """Let a paused sandbox go on. Raises as `pause`."""
+        return SandboxView.model_validate(await self._json("POST", f"/sandboxes/{id}/unpause"))
+
+    async def snapshots(self, *, environment: str | None = None) -> list[SnapshotView]:
+        """All snapshots, oldest first."""
+        query = {"environment": environment} if environment else {}
+        return [SnapshotView.model_validate(view) for view in await self._json("GET", "/snapshots", params=query)]
+
+    async def delete_snapshot(self, id: str) -> None:
+        """
+        Raises:
+            NotFound: there is none of that id.
+            Conflict: a sandbox is beginning with it right now.
+        """
+        await self._json("DELETE", f"/snapshots/{id}")
 
     async def environments(self) -> list[Manifest]:
         """The manifests of what sandboxes can be made of."""

@@ -57,6 +57,9 @@ class Container:
     """Why it did not start."""
     early_end: Ended | None = None
     """It ended before its start was through."""
+    snapshot: str | None = None
+    """What it begins with."""
+    paused: bool = False
     age: float = 0
     """Seconds that it had lived when it was adopted."""
     closing: bool = False
@@ -109,6 +112,7 @@ class Containers:
         *,
         max_starting: int,
         idle: float,
+        load: Callable[[Container, Started], Coroutine[Any, Any, None]],
     ) -> None:
         self._provider = provider
         self._state = state
@@ -116,6 +120,8 @@ class Containers:
         self._watcher = watcher
         self._line = FairLine(max_starting)
         self._idle = idle
+        self._load = load
+        """Puts in place what a container begins with."""
         self._live: dict[str, Container] = {}
         self._shared: dict[str, list[Container]] = {}
         self._removals: dict[str, _Removal] = {}
@@ -155,6 +161,7 @@ class Containers:
             capacity=environment.manifest.sessions,
             labels={**labels, DIGEST_LABEL: environment.digest},
             claim=Claim.of(request),
+            snapshot=request.snapshot,
         )
         self._keep(container)
         self._enter(container, sandbox)
@@ -213,6 +220,8 @@ class Containers:
                     labels=container.labels,
                 )
                 started = await self._provider.start(spec, container.mark)
+            if container.snapshot is not None and container.early_end is None:
+                await self._load_into(container, started)
             if container.early_end is not None:
                 await self._remove(container.id).wait()
                 raise StartFailed(container.early_end)
@@ -227,6 +236,19 @@ class Containers:
             container.mark("ready")
             log.info("container %s is ready", container.id)
             self._watcher.started(container)
+
+    async def _load_into(self, container: Container, started: Started) -> None:
+        """
+        Raises:
+            StartFailed: the snapshot could not be put in place, and why; unless the container has ended meanwhile.
+        """
+        try:
+            await self._load(container, started)
+            container.mark("restored")
+        except Problem as error:
+            if container.early_end is None:
+                detail = f"{container.id} cannot begin with snapshot {container.snapshot}: {error.detail}"
+                raise StartFailed(Ended(cause="failed_to_start", detail=detail)) from error
 
     def _failed(self, container: Container, error: Problem) -> None:
         log.warning("container %s did not start: %s", container.id, error)
@@ -323,6 +345,7 @@ class Containers:
                     capacity=environment.manifest.sessions,
                     labels=found.labels,
                     started=started,
+                    paused=found.paused,
                     age=max(0.0, time.time() - found.created_at),
                 )
                 requests = await self._requests_on(container)
@@ -351,11 +374,15 @@ class Containers:
         """What asked for the sandboxes on a container that was found; known exactly only where it is not shared."""
         base, socket = container.server()
         if REQUEST_LABEL in container.labels:
-            await self._http.json("GET", f"{base}/healthz", timeout=10, socket=socket)
             try:
-                return [CreateSandbox.model_validate_json(container.labels[REQUEST_LABEL])]
+                request = CreateSandbox.model_validate_json(container.labels[REQUEST_LABEL])
             except ValidationError as error:
                 raise LookupError("its labels are not ours") from error
+            if not container.paused:  # one that is was ready before
+                health = await self._http.json("GET", f"{base}/healthz", timeout=10, socket=socket)
+                if request.snapshot not in (None, health.get("snapshot")):
+                    raise LookupError(f"snapshot {request.snapshot} was not in place yet")
+            return [request]
         answer = await self._http.json("GET", f"{base}/sessions", timeout=10, socket=socket)
         ids = [id for id in answer["sessions"] if re.fullmatch(ID_PATTERN, id)]
         return [CreateSandbox(id=id, environment=container.environment.name) for id in ids]

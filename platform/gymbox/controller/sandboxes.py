@@ -24,10 +24,12 @@ from gymbox_sandbox.lifecycle import CreateSandbox, Ended, Phases, QueueView, Ro
 from gymbox import logs
 from gymbox.controller.arrivals import Arrivals, essence
 from gymbox.controller.containers import Container, Containers
+from gymbox.controller.copies import Copies
 from gymbox.controller.line import Full, Ticket
 from gymbox.controller.metrics import Metrics
 from gymbox.controller.routes import Routes
 from gymbox.controller.settings import ControllerSettings
+from gymbox.controller.snapshots import Snapshots
 from gymbox.controller.state import StateDirectory
 from gymbox.controller.tokens import Tokens
 from gymbox.environment import Environment
@@ -115,8 +117,23 @@ class Sandboxes:
         self.proxy_url = proxy_url
         self._state = state
         self._routes = routes
+        self.snapshots = Snapshots(
+            state.path / "snapshots",
+            http,
+            state.directory_of,
+            self._began_with,
+            megabytes=settings.snapshot_mb,
+            age=settings.snapshot_age,
+        )
+        self.copies = Copies(self)
         self._containers = Containers(
-            provider, state, http, self, max_starting=settings.max_starting, idle=settings.idle
+            provider,
+            state,
+            http,
+            self,
+            max_starting=settings.max_starting,
+            idle=settings.idle,
+            load=self.snapshots.load,
         )
         self._arrivals = Arrivals(settings.max_sandboxes, settings.max_waiting)
         self._live: dict[str, Sandbox] = {}
@@ -136,6 +153,7 @@ class Sandboxes:
             sandbox.exact = container.capacity == 1
             self._ready(sandbox)
             log.info("adopted sandbox %s on %s", id, container.id)
+        self.snapshots.open()
         self._routes.open()  # not before: until then the proxy goes by what the last controller told it
         return self
 
@@ -151,6 +169,7 @@ class Sandboxes:
         while self._leaving:
             await asyncio.wait(self._leaving)
         await self._containers.close(stop_all=self._state.ephemeral)
+        await self.snapshots.close()
         await self._routes.close()
 
     # --- what callers ask for
@@ -245,11 +264,11 @@ class Sandboxes:
         return "" if sandbox.container.started is None else await self._containers.logs(sandbox.container, tail)
 
     def status(self, sandbox: Sandbox) -> str:
-        """`queued`, `starting`, `ready` (its route is in) or `ended`."""
+        """`queued`, `starting`, `ready` (its route is in), `paused` or `ended`."""
         if sandbox.ended is not None:
             return "ended"
         if sandbox.routed is not None and self._routes.has_taken(sandbox.routed):
-            return "ready"
+            return "paused" if sandbox.container.paused else "ready"
         return "starting" if "queued" in sandbox.container.times else "queued"
 
     def view(self, sandbox: Sandbox, *, tokens: bool = True) -> SandboxView:
@@ -271,6 +290,7 @@ class Sandboxes:
                 "created_at": sandbox.created_at,
                 "expires_at": time.time() + expires - now,
                 "phases": Phases(**times),
+                "snapshot": sandbox.request.snapshot,
                 "ended": sandbox.ended,
             }
         )
@@ -355,6 +375,7 @@ class Sandboxes:
         environment = given or self._environment(request.environment)
         if self.draining:
             raise Unavailable("this controller is shutting down", retry_after=FULL_RETRY)
+        self.snapshots.check(request, environment)
         return environment
 
     def _admit(self, id: str, request: CreateSandbox, environment: Environment, place: Ticket) -> Sandbox:
@@ -392,13 +413,33 @@ class Sandboxes:
     def _ready(self, sandbox: Sandbox) -> None:
         started = sandbox.container.started
         assert started is not None
-        sandbox.route = sandbox.route.model_copy(update={"socket": started.socket, "address": started.address})
+        sandbox.route = sandbox.route.model_copy(
+            update={"socket": started.socket, "address": started.address, "paused": sandbox.container.paused}
+        )
         sandbox.routed = self._routes.put(sandbox.route)
         if (allowed := sandbox.environment.manifest.timeouts.task) is not None:
             sandbox.deadline = time.monotonic() + allowed - sandbox.container.age
         self._renew(sandbox, sandbox.lease)
         sandbox.settled.set()
         self.metrics.ready(sandbox)
+
+    async def reroute(self, sandbox: Sandbox, *, paused: bool) -> None:
+        """Note whether it is paused; returns when the proxy knows.
+
+        Raises:
+            Unavailable: the proxy does not take routes.
+        """
+        sandbox.container.paused = paused
+        sandbox.route = sandbox.route.model_copy(update={"paused": paused})
+        await self._routes.taken(self._routes.put(sandbox.route))
+
+    def _began_with(self) -> dict[str, list[str]]:
+        """The snapshots with which living sandboxes began, and which these are."""
+        found: dict[str, list[str]] = {}
+        for sandbox in self._live.values():
+            if sandbox.request.snapshot is not None:
+                found.setdefault(sandbox.request.snapshot, []).append(sandbox.id)
+        return found
 
     def _renew(self, sandbox: Sandbox, lease: float) -> None:
         if sandbox.timer is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from gymbox_sandbox.lifecycle import Ended
 
@@ -57,6 +57,7 @@ class Found:
     labels: dict[str, str]
     created_at: float
     """Unix seconds."""
+    paused: bool = False
 
 
 OnEnd = Callable[[str, Ended], None]
@@ -129,3 +130,19 @@ class SandboxProvider(Protocol):
         Raises:
             NotFound: there is no such container.
         """
+
+
+@runtime_checkable
+class Pauses(Protocol):
+    """What else a provider can do that can hold its sandboxes still."""
+
+    async def pause(self, id: str) -> None:
+        """Stop all its processes where they are; they keep their memory. What is paused already is fine.
+
+        Raises:
+            NotFound: it does not run.
+            Unavailable: the technology does not answer.
+        """
+
+    async def unpause(self, id: str) -> None:
+        """Let it go on; what is not paused is fine. Raises as `pause`."""

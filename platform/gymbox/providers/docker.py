@@ -27,7 +27,7 @@ from gymbox_sandbox.wire import SERVER_SOCKET
 from pydantic import ConfigDict, Field
 
 from gymbox.environment import Environment
-from gymbox.errors import Conflict, Problem, StartFailed, Unavailable
+from gymbox.errors import Conflict, NotFound, Problem, StartFailed, Unavailable
 from gymbox.providers import BY_COMPOSE, Found, OnEnd, OnPhase, Started, StartSpec
 from gymbox.providers.container import (
     AGENT_UID,
@@ -346,6 +346,22 @@ class Containers:
     async def logs(self, id: str, tail: int = 100) -> str:
         return await self.watch.logs(id, tail)
 
+    async def pause(self, id: str) -> None:
+        await self._held(id, self.engine.api.pause, still=True)
+
+    async def unpause(self, id: str) -> None:
+        await self._held(id, self.engine.api.unpause, still=False)
+
+    async def _held(self, id: str, hold: Callable[[str], None], *, still: bool) -> None:
+        try:
+            await self.engine.call(f"pause or unpause {id}", hold, id)
+        except (APIError, Refused) as error:  # it may be so already
+            with contextlib.suppress(APIError):
+                found = await self.engine.call(f"inspect {id}", self.engine.api.inspect_container, id)
+                if found["State"]["Running"] and found["State"]["Paused"] == still:
+                    return
+            raise NotFound(f"{id} does not run: {error}") from error
+
 
 def workspace_disk(spec: StartSpec) -> AbstractContextManager[str]:
     """The block device for the workspace of a sandbox that has it on disk."""
@@ -381,6 +397,7 @@ def _found(row: dict[str, Any]) -> Found:
         image=row["Image"],
         labels=labels,
         created_at=float(row["Created"]),
+        paused=row["State"] == "paused",
     )
 
 

@@ -1,5 +1,5 @@
-"""`python -m gymbox_sandbox serve`, with everything imported before the user changes, since that one may have no access
-to where this Python is installed."""
+"""`python -m gymbox_sandbox serve`, with everything imported before the user changes, since that one may have no
+access to where this Python is installed."""
 
 from __future__ import annotations
 

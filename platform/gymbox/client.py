@@ -93,9 +93,12 @@ class ControllerClient:
         """
         headers = {ROLLOUT_HEADER: request.id} if request.id else {}
         body = request.model_dump()
+        return SandboxView.model_validate(await self._started("/sandboxes", body, headers=headers, timeout=timeout))
+
+    async def _started(self, path: str, body: Any, **options: Any) -> Any:
+        """What a request answers that starts sandboxes."""
         try:
-            found = await self._json("POST", "/sandboxes", json=body, headers=headers, timeout=timeout, retry=False)
-            return SandboxView.model_validate(found)
+            return await self._json("POST", path, json=body, retry=False, **options)
         except Unavailable as error:
             if isinstance(error.extra.get("ended"), dict):
                 raise StartFailed(Ended.model_validate(error.extra["ended"])) from error
@@ -160,14 +163,31 @@ class ControllerClient:
         found = await self._json("POST", f"/sandboxes/{id}/snapshot", json=body, timeout=timeout, retry=False)
         return SnapshotView.model_validate(found)
 
-    async def fork(self, id: str, n: int = 1, *, timeout: float = 3600, **options: Any) -> list[SandboxView]:
-        """Make `n` sandboxes that begin where this one is, all or none; `options` are ForkSandbox's.
+    async def fork(
+        self,
+        id: str,
+        n: int = 1,
+        *,
+        name: str | None = None,
+        files_only: bool = False,
+        lease: float | None = None,
+        labels: Mapping[str, str] | None = None,
+        patience: float = 0,
+        timeout: float = 3600,
+    ) -> list[SandboxView]:
+        """Make `n` sandboxes that begin where this one is, all or none.
+
+        Args:
+            name: they are `NAME-0`, `NAME-1`, …; with one, the same request may be sent again.
+            files_only, lease, labels, patience: see ForkSandbox.
 
         Raises:
             Problem: as `snapshot` and `create`.
         """
-        body = ForkSandbox(n=n, **options).model_dump()
-        found = await self._json("POST", f"/sandboxes/{id}/fork", json=body, timeout=timeout, retry=False)
+        request = ForkSandbox(
+            n=n, id=name, files_only=files_only, lease=lease, labels=dict(labels or {}), patience=patience
+        )
+        found = await self._started(f"/sandboxes/{id}/fork", request.model_dump(), timeout=timeout)
         return [SandboxView.model_validate(view) for view in found]
 
     async def pause(self, id: str) -> SandboxView:

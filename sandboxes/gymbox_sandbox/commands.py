@@ -134,7 +134,8 @@ class Commands:
             os.dup2(file, fds[1] if arguments[0] == "load" else fds[2], inheritable=False)
             await self._send(b"s", fds)
 
-        spawn = Spawn(arguments, {}, self.workspace, timeout, state=True)
+        # not in the workspace, which its owner may have closed to the supervisor
+        spawn = Spawn(arguments, {}, "/", timeout, state=True)
         async with self._still, Command(spawn, False, send, self._read_on) as command:
             return await outcome(command)
 

@@ -119,7 +119,7 @@ class Copies:
             sandbox = self._usable(id)
             provider, container = self._sandboxes.provider, sandbox.container
             if not isinstance(provider, Pauses):
-                raise Invalid(f"sandboxes of provider {provider.name} cannot be paused")
+                raise Invalid(f"sandboxes of provider {provider.name} cannot be paused; containers can")
             if still and not container.paused:
                 await self._sandboxes.reroute(sandbox, paused=True)  # first, so that no call gets stuck
             try:

@@ -62,7 +62,7 @@ class Forwarding[Work: Worker](BaseModel):
     def _pauses(self) -> Pauses:
         worker = self._opened
         if not isinstance(worker, Pauses):
-            raise Invalid("local processes cannot be paused; containers can (provider=docker)")
+            raise Invalid("local processes cannot be paused; containers can")
         return worker
 
     @property

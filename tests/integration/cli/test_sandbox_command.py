@@ -166,7 +166,7 @@ async def test_a_shell_is_a_terminal_that_follows_the_size_of_this_one(controlle
     ours, theirs = pty.openpty()
     resize(theirs, 30, 100)
     process = await asyncio.create_subprocess_exec(
-        *(*GYMBOX, "shell", "--controller", controller_url, "s1"),
+        *(*GYMBOX, "sandbox", "shell", "--controller", controller_url, "s1"),
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 from starlette.applications import Starlette
@@ -23,17 +23,11 @@ from gymbox_sandbox.options import Options
 from gymbox_sandbox.problems import MEDIA_TYPE, Internal, Invalid, Problem, of_status
 from gymbox_sandbox.resources import ResourcesServer
 from gymbox_sandbox.sessions import AgentCommands, Sessions
-from gymbox_sandbox.snapshots import Snapshots
 from gymbox_sandbox.tasks import Verdict
-from gymbox_sandbox.wire import (
-    JUDGE_HEADER,
-    SESSION_HEADER,
-    Health,
-    LoadRequest,
-    ResetRequest,
-    SaveRequest,
-    VerifyRequest,
-)
+from gymbox_sandbox.wire import JUDGE_HEADER, SESSION_HEADER, Health, ResetRequest, VerifyRequest
+
+if TYPE_CHECKING:
+    from gymbox_sandbox.snapshots import Snapshots
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +41,17 @@ def build(
         Invalid: the server brings an app of its own, but is to serve several sessions.
     """
     sessions = Sessions(server, options, commands)
-    snapshots = Snapshots(sessions, commands, options)
+    saving: list[Snapshots] = []
+
+    def snapshots() -> Snapshots:
+        from gymbox_sandbox.snapshots import Snapshots  # which few sandboxes need
+
+        if not saving:
+            saving.append(Snapshots(sessions, commands, options))
+        return saving[0]
 
     async def healthz(_: Request) -> Response:
-        alive, loaded = len(sessions.names()), snapshots.loaded
+        alive, loaded = len(sessions.names()), saving[0].loaded if saving else ""
         return _answer(Health(environment=options.name, version=__version__, sessions=alive, snapshot=loaded))
 
     async def tools(request: Request) -> Response:
@@ -73,11 +74,17 @@ def build(
         return _verdict(await session.answer_judge(await read(request, MOST)))
 
     async def save(request: Request) -> Response:
+        from gymbox_sandbox.saved import SaveRequest
+
+        body = await read_as(SaveRequest, request)
         # shielded: the agent must not be left standing still by who hangs up
-        return _answer(await asyncio.shield(snapshots.save(await read_as(SaveRequest, request))))
+        return _answer(await asyncio.shield(snapshots().save(body)))
 
     async def load(request: Request) -> Response:
-        await asyncio.shield(snapshots.load(await read_as(LoadRequest, request)))
+        from gymbox_sandbox.saved import LoadRequest
+
+        body = await read_as(LoadRequest, request)
+        await asyncio.shield(snapshots().load(body))
         return JSONResponse({})
 
     async def list_sessions(request: Request) -> Response:

@@ -21,12 +21,13 @@ from gymbox_sandbox.problems import AtCapacity, Conflict, Internal, Invalid, Pro
 from gymbox_sandbox.resources import ResourcesServer, Runs, can_be_restored
 from gymbox_sandbox.tasks import Task, Verdict
 from gymbox_sandbox.tools import result_text
-from gymbox_sandbox.wire import Instance, ResetAnswer, ToolResult, VerifyRequest
+from gymbox_sandbox.wire import ResetAnswer, ToolResult, VerifyRequest
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gymbox_sandbox.judge import Judge, Line
+    from gymbox_sandbox.saved import Instance
 
 log = logging.getLogger(__name__)
 LOG_LINES = 30
@@ -204,6 +205,8 @@ class Session:
                 self._may_call.set()
 
     async def _told(self, task: dict[str, Any]) -> Instance:
+        from gymbox_sandbox.saved import Instance  # which few sandboxes need
+
         name = type(self.instance).__name__
         if not can_be_restored(type(self.instance)):
             raise Conflict(

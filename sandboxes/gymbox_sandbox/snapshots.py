@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 from gymbox_sandbox.options import Options
 from gymbox_sandbox.problems import Conflict, Invalid, NotFound
+from gymbox_sandbox.saved import LoadRequest, Saved, SaveRequest
 from gymbox_sandbox.sessions import AgentCommands, Sessions
 from gymbox_sandbox.supervisor import AGENT_HOME
-from gymbox_sandbox.wire import LoadRequest, Saved, SaveRequest
 
 LONGEST = 3600.0
 """Seconds that saving or loading the files may take; whoever asks waits for less."""

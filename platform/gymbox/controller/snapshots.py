@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gymbox_sandbox.lifecycle import CreateSandbox, SnapshotSandbox, SnapshotView
-from gymbox_sandbox.wire import Instance, LoadRequest, Saved, SaveRequest
+from gymbox_sandbox.saved import Instance, LoadRequest, Saved, SaveRequest
 from pydantic import BaseModel, ValidationError
 
 from gymbox.controller.containers import Container

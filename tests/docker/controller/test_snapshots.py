@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from gymbox.client import ControllerClient
 from gymbox.environment import Catalog
-from gymbox.errors import Conflict, ErrorKind, RolloutError, SandboxEnded, Stage
+from gymbox.errors import Conflict, ErrorKind, Gone, RolloutError, SandboxEnded, Stage
 from gymbox_sandbox.lifecycle import CreateSandbox
 from gymbox_sandbox.responses import Response
 
@@ -96,7 +96,7 @@ async def test_a_paused_sandbox_stands_still_and_is_refused_until_it_goes_on(con
         assert await box.read_file("tick") != tick
         await client.pause("first")
         await client.delete("first")
-        with pytest.raises(SandboxEnded):
+        with pytest.raises(Gone):
             await client.unpause("first")
 
 

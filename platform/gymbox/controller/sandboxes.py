@@ -381,6 +381,7 @@ class Sandboxes:
     def _admit(self, id: str, request: CreateSandbox, environment: Environment, place: Ticket) -> Sandbox:
         self._ended.pop(id, None)
         container = self._containers.place(request, id, environment)
+        assert container.snapshot == request.snapshot, "whoever asked for a snapshot would begin with nothing"
         sandbox = self._new(id, request, environment, container, place)
         with logs.about(sandbox=id):
             log.info("sandbox %s of %s on %s", id, environment.name, container.id)

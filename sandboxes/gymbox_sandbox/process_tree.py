@@ -71,10 +71,11 @@ def kill_descendants(reap: Callable[[], bool]) -> None:
 
 @contextlib.contextmanager
 def standing_still(user: User | None) -> Iterator[None]:
-    """Stop every process of a user within the block. None: nobody stands still, since we would, too."""
+    """Stop every process of a user within the block, but for those that someone has stopped already. None: nobody
+    stands still, since we would, too."""
     stopped: set[int] = set()
     try:
-        while user is not None and (found := {pid for pid in _pids() if _owner(pid) == user.uid} - stopped):
+        while user is not None and (found := {pid for pid in _pids() if _runs_as(pid, user.uid)} - stopped):
             for pid in found:
                 _signal(pid, signal.SIGSTOP)
             stopped |= found
@@ -84,13 +85,15 @@ def standing_still(user: User | None) -> Iterator[None]:
             _signal(pid, signal.SIGCONT)
 
 
-def _owner(pid: int) -> int:
-    """Its user, which the owner of /proc/PID is not where it hides its memory."""
+def _runs_as(pid: int, uid: int) -> bool:
+    """Whether it is a process of this user, which the owner of /proc/PID does not tell of one that hides its memory,
+    and is neither stopped nor dead."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
-            return int(next(line for line in file if line.startswith(b"Uid:")).split()[1])
-    except (OSError, StopIteration):
-        return -1
+            status = dict(line.split(b":", 1) for line in file)
+        return int(status[b"Uid"].split()[0]) == uid and status[b"State"].split()[0] not in (b"T", b"Z", b"X")
+    except (OSError, KeyError):
+        return False
 
 
 def _signal(pid: int, number: int) -> None:

@@ -228,13 +228,15 @@ async def test_nothing_is_saved_while_a_tool_runs_or_once_verify_has_begun(boxes
 
 async def test_what_runs_stands_still_while_it_is_saved_and_goes_on_after(boxes: Any, two_users: bool) -> None:
     async with boxes() as box:
-        await box.run("(while :; do echo x >> growing; done) & sleep 0.2")
+        await box.run("(while :; do echo x >> growing; done) & sleep 99 & kill -STOP $!; echo $! > pid; sleep 0.2")
         assert (await box.save())[0] == 200
         if two_users:
             with tarfile.open(box.directory / "saved") as tar:
                 assert tar.getmember("workspace/growing").size > 0
         size = int(await box.run("wc -c < growing; sleep 0.2"))
         assert int(await box.run("wc -c < growing")) > size
+        # what the agent itself had stopped stays so
+        assert (await box.run("cat /proc/$(cat pid)/stat")).split()[2] == "T"
 
 
 async def test_what_cannot_be_saved_or_loaded_is_told(boxes: Any) -> None:

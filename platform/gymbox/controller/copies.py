@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from gymbox_sandbox.lifecycle import CreateSandbox, ForkSandbox, SnapshotSandbox, SnapshotView
 
@@ -24,7 +25,8 @@ class Copies:
     def __init__(self, sandboxes: Sandboxes) -> None:
         self._sandboxes = sandboxes
         self._forks: dict[str, asyncio.Task[list[Sandbox]]] = {}
-        self._holding: dict[str, asyncio.Lock] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By sandbox: what is saved cannot be paused in the midst of it, and the other way round."""
 
     async def snapshot(self, id: str, request: SnapshotSandbox, *, passing: bool = False) -> SnapshotView:
         """Save a sandbox's files and what its instance knows; it goes on.
@@ -36,12 +38,16 @@ class Copies:
             Invalid: it shares its container with others.
             AtCapacity: there is no room (`snapshot_mb`).
         """
-        sandbox = self._usable(id)
-        if sandbox.container.paused:
-            raise SandboxPaused(id)
-        store, provider = self._sandboxes.snapshots, self._sandboxes.provider.name
         # shielded: who hangs up must not leave half a snapshot, nor the agent standing still
-        return await asyncio.shield(store.save(id, sandbox.container, provider, request, passing=passing))
+        return await asyncio.shield(self._snapshot(id, request, passing))
+
+    async def _snapshot(self, id: str, request: SnapshotSandbox, passing: bool) -> SnapshotView:
+        async with self._turn(id):
+            sandbox = self._usable(id)
+            if sandbox.container.paused:
+                raise SandboxPaused(id)
+            store, provider = self._sandboxes.snapshots, self._sandboxes.provider.name
+            return await store.save(id, sandbox.container, provider, request, passing=passing)
 
     async def fork(self, id: str, request: ForkSandbox) -> list[Sandbox]:
         """New sandboxes that begin where this one is: all of them, ready, or none.
@@ -115,7 +121,7 @@ class Copies:
         return await self._hold(id, False)
 
     async def _hold(self, id: str, still: bool) -> Sandbox:
-        async with self._holding.setdefault(id, asyncio.Lock()):
+        async with self._turn(id):
             sandbox = self._usable(id)
             provider, container = self._sandboxes.provider, sandbox.container
             if not isinstance(provider, Pauses):
@@ -130,8 +136,10 @@ class Copies:
                 raise
             if not still and container.paused:
                 await self._sandboxes.reroute(sandbox, paused=False)
-        self._holding.pop(id, None)
-        return sandbox
+            return sandbox
+
+    def _turn(self, id: str) -> asyncio.Lock:
+        return self._turns.setdefault(id, asyncio.Lock())
 
     def _usable(self, id: str) -> Sandbox:
         sandbox = self._sandboxes.get(id)

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ValidationError
 
 from gymbox.controller.containers import Container
 from gymbox.environment import Environment
-from gymbox.errors import AtCapacity, Conflict, Invalid, NotFound, Problem
+from gymbox.errors import AtCapacity, Conflict, Invalid, NotFound, Unavailable
 from gymbox.http import HttpClient
 from gymbox.providers import Started
 
@@ -157,6 +157,7 @@ class Snapshots:
         Raises:
             Conflict: the id is another's, or the sandbox cannot be saved now.
             AtCapacity: there is no room for it.
+            Unavailable: it cannot be written.
             Problem: the sandbox does not answer, or the author's `snapshot` failed.
         """
         id = request.id or f"{sandbox[:80]}.{secrets.token_hex(4)}"
@@ -188,6 +189,9 @@ class Snapshots:
                     passing=passing,
                 )
             )
+        except OSError as error:
+            self._remove(id)
+            raise Unavailable(f"snapshot {id} cannot be written: {error}") from error
         except BaseException:
             self._remove(id)
             raise
@@ -230,6 +234,7 @@ class Snapshots:
 
         Raises:
             NotFound: the snapshot is gone.
+            Unavailable: it cannot be lent.
             Problem: it does not fit in there, or the author's `restore` failed.
         """
         assert container.snapshot is not None
@@ -238,7 +243,10 @@ class Snapshots:
         try:
             name = f"load-{secrets.token_hex(8)}"
             with _below(self._directory_of(container.id), name) as path:
-                await asyncio.to_thread(_lend, self._tar(record.id), path)
+                try:
+                    await asyncio.to_thread(_lend, self._tar(record.id), path)
+                except OSError as error:
+                    raise Unavailable(f"snapshot {record.id} cannot be lent: {error}") from error
                 ask = LoadRequest(id=record.id, file=name, instance=record.instance)
                 await self._ask(container, started, "load", ask)
         finally:
@@ -311,12 +319,12 @@ def _below(directory: Path, name: str) -> Iterator[str]:
     """A path to `name` in a directory that its sandbox may rename or replace meanwhile; nothing is left there.
 
     Raises:
-        Problem: there is no such directory: the sandbox is no more.
+        Unavailable: there is no such directory: the sandbox is no more.
     """
     try:
         descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise Problem(f"{directory} cannot be opened: {error.strerror}") from error
+        raise Unavailable(f"the sandbox's directory cannot be opened: {error.strerror}") from error
     path = f"/proc/self/fd/{descriptor}/{name}"
     try:
         yield path

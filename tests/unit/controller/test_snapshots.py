@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from gymbox.errors import Conflict, Invalid, NotFound, SandboxEnded, SandboxPaused, StartFailed
+from gymbox.errors import Conflict, Invalid, NotFound, SandboxEnded, SandboxPaused, StartFailed, Unavailable
 from gymbox_sandbox.lifecycle import EndCause, ForkSandbox, SnapshotSandbox
 
 from .conftest import InProcessContainer, InProcessProvider, asked
@@ -177,7 +177,7 @@ async def test_what_is_no_file_of_its_own_is_no_snapshot(controller: Any, provid
         assert sandboxes.snapshots.all() == []
 
 
-async def test_whoever_hangs_up_leaves_a_whole_snapshot_and_two_of_one_id_are_a_conflict(
+async def test_whoever_hangs_up_leaves_a_whole_snapshot_and_two_of_one_id_are_one(
     controller: Any, provider: Any
 ) -> None:
     async with controller() as sandboxes:
@@ -186,12 +186,66 @@ async def test_whoever_hangs_up_leaves_a_whole_snapshot_and_two_of_one_id_are_a_
         first.may_go_on.clear()
         asking = asyncio.create_task(sandboxes.copies.snapshot("first", SnapshotSandbox(id="s")))
         await first.entered.wait()
+        again = asyncio.create_task(sandboxes.copies.snapshot("first", SnapshotSandbox(id="s")))
+        await sandboxes.create(asked("second"))
+        other = sandboxes.copies.snapshot("second", SnapshotSandbox(id="s"))
         with pytest.raises(Conflict, match="being taken"):
-            await sandboxes.copies.snapshot("first", SnapshotSandbox(id="s"))
+            await other
         asking.cancel()
         first.may_go_on.set()
+        assert (await again).sandbox == "first"
         await until(sandboxes.snapshots.all)
         assert sandboxes.snapshots.view("s").size > 0
+
+
+async def test_a_fork_goes_on_when_its_caller_hangs_up_for_them_to_ask_again(controller: Any, provider: Any) -> None:
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("first"))
+        first = container_of(sandboxes, provider, "first")
+        first.may_go_on.clear()
+        asking = asyncio.create_task(sandboxes.copies.fork("first", ForkSandbox(n=2, id="f")))
+        await first.entered.wait()
+        asking.cancel()
+        await asyncio.wait({asking})
+        first.may_go_on.set()
+        made = await sandboxes.copies.fork("first", ForkSandbox(n=2, id="f"))
+        assert asking.cancelled() and [one.id for one in made] == ["f-0", "f-1"]
+
+
+async def test_what_is_not_ready_is_neither_saved_nor_paused(controller: Any, provider: Any) -> None:
+    async with controller() as sandboxes:
+        provider.may_start.clear()
+        await sandboxes.create(asked("first", wait=False))
+        for call in (sandboxes.copies.snapshot("first", SnapshotSandbox()), sandboxes.copies.pause("first")):
+            with pytest.raises(Conflict, match="not ready yet"):
+                await call
+        provider.may_start.set()
+
+
+async def test_a_pause_waits_for_a_snapshot_under_way(controller: Any, provider: Any) -> None:
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("first"))
+        first = container_of(sandboxes, provider, "first")
+        first.may_go_on.clear()
+        saving = asyncio.create_task(sandboxes.copies.snapshot("first", SnapshotSandbox(id="s")))
+        await first.entered.wait()
+        pausing = asyncio.create_task(sandboxes.copies.pause("first"))
+        await asyncio.wait({pausing}, timeout=0.05)
+        assert not pausing.done() and not sandboxes.get("first").container.paused
+        first.may_go_on.set()
+        assert (await saving).id == "s" and (await pausing).container.paused
+
+
+async def test_a_snapshot_whose_file_is_gone_is_told(controller: Any, provider: Any, folder: Any) -> None:
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("first"))
+        await sandboxes.copies.snapshot("first", SnapshotSandbox(id="s"))
+        (folder / "main" / "snapshots" / "s.tar").unlink()
+        with pytest.raises(StartFailed, match="cannot be lent"):
+            await sandboxes.create(asked("second", snapshot="s"))
+        (folder / "main" / "snapshots" / "t.tar").mkdir()
+        with pytest.raises(Unavailable, match="cannot be written"):
+            await sandboxes.copies.snapshot("first", SnapshotSandbox(id="t"))
 
 
 async def test_old_ones_go_and_unreadable_ones_are_left_out(controller: Any, provider: Any, folder: Any) -> None:

@@ -44,6 +44,14 @@ def test_what_is_missing_is_told_with_what_to_do(tmp_path: Path, monkeypatch: py
     assert os.listdir(tmp_path / "disks") == []
 
 
+def test_a_machine_without_a_free_device_may_have_one_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disks, "_TRIES", 0)
+    monkeypatch.setattr(disks, "_CONTROL", os.devnull)
+    with pytest.raises(Unavailable, match="try again") as raised, disk(tmp_path, 16, 500, User(1, 1)):
+        raise AssertionError("there is no device")
+    assert raised.value.retry_after
+
+
 @pytest.mark.skipif(not os.access("/dev/loop-control", os.W_OK), reason="only root has loop devices")
 def test_a_device_is_free_again_where_nobody_mounts_it(tmp_path: Path) -> None:
     with disk(tmp_path, 16, 500, User(1, 1)) as device, disk(tmp_path, 16, 500, User(1, 1)) as other:

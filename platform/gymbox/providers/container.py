@@ -33,7 +33,8 @@ CPU_PERIOD = 100_000
 INODES_PER_MB = 64
 """Files that a file system may hold, where the manifest does not say: one for each 16 KiB."""
 CAPABILITIES = ("KILL", "SETGID", "SETUID")
-"""What the supervisor needs to start and to end processes of the two users; no child of its ever has one."""
+"""What the supervisor needs to start and to end processes of the two users, and to use files as these for a snapshot;
+none of their processes ever has one."""
 SECCOMP = json.dumps(json.loads(files("gymbox.providers").joinpath("seccomp.json").read_text()))
 
 

@@ -15,6 +15,7 @@ from gymbox_sandbox.tasks import HIDDEN
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from gymbox.errors import ConfigError, nearest
+from gymbox.network import Network
 
 MANIFEST = "environment.yaml"
 NOT_IN_IMAGE = frozenset({"data", "tests", "README.md", "generate.py", "__pycache__", ".pytest_cache"})
@@ -124,8 +125,10 @@ class Manifest(_Strict):
     """What of the workspace a fresh verify gets, and what `reverify: artifacts` keeps: paths of files and folders, or
     patterns such as `src/**/*.py`. What is missing stays missing."""
     artifact_limits: ArtifactLimits = ArtifactLimits()
-    network: Literal["none", "internal"] = "none"
-    """`none`: no interface but loopback. `internal`: a network of its own, with nobody else in it, leading nowhere."""
+    network: Network = "none"
+    """`none`: no interface but loopback. `internal`: a network of its own, with nobody else in it, leading nowhere.
+    `models`: the proxy's model routes and nothing else. `{allow: [example.org, …]}`: these hosts, through an egress
+    proxy. `open`: every public host, through the same. See docs/network.md."""
     reverify: Literal["no", "stateless", "artifacts"] = "no"
     """`stateless`: `verify` looks at nothing but the row and the response, so that `gymbox eval reverify` may score
     what is stored anew, in a sandbox in which no agent has been. `artifacts`: at nothing but these and `artifacts`,

@@ -14,6 +14,7 @@ from typing import Any
 from gymbox_sandbox.options import User
 
 from gymbox.environment import Environment
+from gymbox.network import RESOLVER, told, way_out
 from gymbox.providers import StartSpec
 
 CONTROLLER_LABEL = "gymbox.controller"
@@ -60,6 +61,8 @@ def server_command(environment: Environment, server: User) -> list[str]:
         "--reset-timeout": f"{manifest.timeouts.reset:g}",
         "--verify-timeout": f"{manifest.timeouts.verify:g}",
     }
+    if way := way_out(manifest.network):
+        options["--network"] = str(way)
     return [PYTHON, "-IBu", "-m", "gymbox_sandbox", "serve", *(word for pair in options.items() for word in pair)]
 
 
@@ -71,7 +74,7 @@ def container_config(spec: StartSpec, image: str, controller_id: str, command: l
         CONTROLLER_LABEL: controller_id,
         ENVIRONMENT_LABEL: spec.environment.name,
         DIRECTORY_LABEL: str(spec.directory),
-        NETWORK_LABEL: manifest.network,
+        NETWORK_LABEL: told(manifest.network),
     }
     return {
         "Image": image,
@@ -97,7 +100,7 @@ def _host_config(spec: StartSpec, network: str) -> dict[str, Any]:
         "CapAdd": list(CAPABILITIES),
         "SecurityOpt": ["no-new-privileges:true", f"seccomp={SECCOMP}"],
         "ReadonlyRootfs": True,
-        "Binds": [f"{spec.directory}:{DIRECTORY}:rw"],
+        "Binds": [f"{spec.directory}:{DIRECTORY}:rw", *_resolver(spec)],
         "Tmpfs": {
             "/tmp": _tmpfs(limits.tmp_mb, "mode=1777"),
             "/home/agent": _tmpfs(limits.tmp_mb, f"mode=0700,uid={AGENT_UID},gid={AGENT_UID}"),
@@ -124,6 +127,13 @@ def _host_config(spec: StartSpec, network: str) -> dict[str, Any]:
         "LogConfig": {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}},
         "RestartPolicy": {"Name": "no"},
     }
+
+
+def _resolver(spec: StartSpec) -> list[str]:
+    """Whom a sandbox with a way out asks for names: its own relay. The host's resolver is not behind that."""
+    if way_out(spec.environment.manifest.network) is None:
+        return []
+    return [f"{spec.directory}/{RESOLVER}:/etc/resolv.conf:ro"]
 
 
 def network_of(id: str) -> str:

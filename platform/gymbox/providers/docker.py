@@ -26,6 +26,7 @@ from pydantic import ConfigDict, Field
 
 from gymbox.environment import Environment
 from gymbox.errors import Conflict, Problem, StartFailed, Unavailable
+from gymbox.network import Traffic
 from gymbox.providers import BY_COMPOSE, Found, OnEnd, OnPhase, Started, StartSpec
 from gymbox.providers.container import (
     CONTROLLER_LABEL,
@@ -38,6 +39,7 @@ from gymbox.providers.container import (
     server_user,
 )
 from gymbox.providers.directories import make_directory, remove_directory
+from gymbox.providers.egress import Egress
 from gymbox.providers.ends import last_lines, never_ready
 from gymbox.providers.engine import Engine, Refused
 from gymbox.providers.forwarding import Forwarding
@@ -98,6 +100,14 @@ class DockerProvider(Forwarding["Containers"]):
         """What the engine is asked to create; tests override it to see what happens when that goes wrong."""
         return container_config(spec, image, controller_id, server_command(spec.environment, server))
 
+    def egress(self) -> Egress:
+        """What decides about connections out of sandboxes; tests override it to have an internet of their own."""
+        return Egress()
+
+    def traffic(self, id: str) -> Traffic:
+        """What a container was let through to and refused, while this is open."""
+        return self._opened.egress.traffic(id)
+
 
 class Containers:
     """Those of one controller: what a DockerProvider does while it is open."""
@@ -113,6 +123,7 @@ class Containers:
         self.engine = Engine(provider.host, provider.threads)
         self.watch = Watch(self.engine, self._label, on_end)
         self._known = self.watch.containers
+        self.egress = provider.egress()
 
     async def open(self) -> None:
         if sys.platform != "linux":
@@ -134,6 +145,7 @@ class Containers:
             build.cancel()
         await asyncio.gather(*self._images_built.values(), return_exceptions=True)
         await self.watch.close()
+        await self.egress.close()
         self.engine.close()
 
     def _sweep(self) -> None:
@@ -173,6 +185,7 @@ class Containers:
 
     async def _make(self, spec: StartSpec, image: str, on_phase: OnPhase) -> None:
         if await self._is_up(spec):
+            await self.egress.open(spec)
             return
         timeout = spec.environment.manifest.timeouts.start
         container = Container(spec.directory, spec.environment.manifest.network == "internal")
@@ -201,6 +214,7 @@ class Containers:
 
     async def _until_ready(self, spec: StartSpec, container: Container, image: str, on_phase: OnPhase) -> None:
         make_directory(spec.directory, self._server_user if os.getuid() == 0 else None)
+        await self.egress.open(spec)
         with Readiness(spec.directory) as readiness:
             if not await self._created(spec, container, image):
                 return
@@ -294,6 +308,7 @@ class Containers:
         if container is None:
             return
         container.stopping = True
+        self.egress.close_way(id)
         self._known[id] = container  # until all is gone, so that whoever tries again finds it
         await self._remove(id)
         if container.network:

@@ -22,7 +22,8 @@ from gymbox.controller.state import StateDirectory
 from gymbox.environment import Environment
 from gymbox.errors import ImageBuildFailed, Problem, StartFailed, Unavailable
 from gymbox.http import HttpClient
-from gymbox.providers import Found, SandboxProvider, Started, StartSpec
+from gymbox.network import way_out
+from gymbox.providers import Found, ModelsAt, SandboxProvider, Started, StartSpec
 
 log = logging.getLogger(__name__)
 
@@ -107,8 +108,11 @@ class Containers:
         *,
         max_starting: int,
         idle: float,
+        models: Callable[[str], ModelsAt | None] = lambda container: None,
     ) -> None:
+        """`models`: where the model calls of a container go."""
         self._provider = provider
+        self._models = models
         self._state = state
         self._http = http
         self._watcher = watcher
@@ -204,13 +208,7 @@ class Containers:
             await self._until_gone(container)
             async with self._line.place(container.claim):
                 container.mark("queued")
-                spec = StartSpec(
-                    id=container.id,
-                    environment=container.environment,
-                    directory=self._state.directory_of(container.id),
-                    labels=container.labels,
-                )
-                started = await self._provider.start(spec, container.mark)
+                started = await self._provider.start(self._spec(container), container.mark)
             if container.early_end is not None:
                 await self._remove(container.id).wait()
                 raise StartFailed(container.early_end)
@@ -225,6 +223,15 @@ class Containers:
             container.mark("ready")
             log.info("container %s is ready", container.id)
             self._watcher.started(container)
+
+    def _spec(self, container: Container) -> StartSpec:
+        return StartSpec(
+            id=container.id,
+            environment=container.environment,
+            directory=self._state.directory_of(container.id),
+            labels=container.labels,
+            models=self._models(container.id),
+        )
 
     def _failed(self, container: Container, error: Problem) -> None:
         log.warning("container %s did not start: %s", container.id, error)
@@ -322,6 +329,9 @@ class Containers:
                     labels=found.labels,
                     started=started,
                 )
+                if way_out(environment.manifest.network) is not None:
+                    # its way out ended with the last controller; to start what runs is to adopt it
+                    await self._provider.start(self._spec(container), container.mark)
                 requests = await self._requests_on(container)
             except Exception as error:
                 log.warning("removing %s, which cannot be adopted: %s", found.id, error)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 
 WEB_PORTS = (80, 443)
 """What an entry without a port opens."""
@@ -34,10 +34,10 @@ def _entry(text: str) -> str:
         raise ValueError(f"{text!r} has no port after its colon: {example}")
     if is_address(name):
         raise ValueError(f"{text!r} is an address: {example}")
+    if name.startswith("*.") and name.count(".") == 1:
+        raise ValueError(f"{text!r} would open a whole top-level domain: {example}")
     if len(name) > 253 or not _NAME.fullmatch(name):
         raise ValueError(f"{text!r} is no host name: {example} (names that are not ASCII in their xn-- form)")
-    if name.startswith("*.") and name.count(".") < 2:
-        raise ValueError(f"{text!r} would open a whole top-level domain: {example}")
     return f"{name}:{port}" if colon else name
 
 
@@ -51,7 +51,12 @@ class AllowList(Strict):
     """The proxy's model routes, too, as with `network: models`."""
 
 
-Network = Literal["none", "internal", "models", "open"] | AllowList
+def _kind(value: Any) -> str:
+    return "list" if isinstance(value, dict | AllowList) else "name"
+
+
+Name = Literal["none", "internal", "models", "open"]
+Network = Annotated[Annotated[Name, Tag("name")] | Annotated[AllowList, Tag("list")], Discriminator(_kind)]
 
 
 class Way(Strict):

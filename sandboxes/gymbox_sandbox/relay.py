@@ -126,6 +126,7 @@ async def serve(listeners: Sequence[tuple[str, socket.socket]], egress: str) -> 
             else:
                 relay = _Relay(_KINDS[kind], egress)
                 server = await asyncio.start_server(relay.connected, sock=listener, backlog=_BACKLOG)
+                stack.push_async_callback(relay.close)
                 stack.callback(server.close)
         await asyncio.Event().wait()
 
@@ -141,8 +142,13 @@ class _Relay:
     def __init__(self, kind: bytes, egress: str) -> None:
         self._kind = kind
         self._egress = egress
+        self._open: set[asyncio.Task[None]] = set()
 
     async def connected(self, reader: StreamReader, writer: StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
         try:
             out_reader, out_writer = await asyncio.open_unix_connection(self._egress)
         except OSError:  # nobody decides now, so nothing leaves
@@ -161,6 +167,12 @@ class _Relay:
             await asyncio.gather(*halves, return_exceptions=True)
             writer.close()
             out_writer.close()
+
+    async def close(self) -> None:
+        """End all connections."""
+        for task in self._open:
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
 
 
 async def _pass_on(reader: StreamReader, writer: StreamWriter) -> None:

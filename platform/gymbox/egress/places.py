@@ -31,6 +31,9 @@ _NEVER = tuple(
     )
 )
 
+_UNICAST = ipaddress.ip_network("2000::/3")
+"""Where all of the internet's IPv6 addresses are."""
+
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
@@ -38,8 +41,8 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 def is_public(address: Address) -> bool:
     """Whether it is a host of the internet: not private, loopback, link-local, shared, reserved, a metadata service,
     an IPv4 address inside an IPv6 one, nor one of this machine's own."""
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return False  # nobody has one in the DNS in good faith
+    if isinstance(address, ipaddress.IPv6Address) and address not in _UNICAST:
+        return False
     if not address.is_global or address.is_multicast or address.is_reserved or address.is_unspecified:
         return False
     return not any(address in network for network in _NEVER) and not _is_own(address)
@@ -97,7 +100,15 @@ class Places:
         for address in permitted[:_MOST_ADDRESSES]:
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT):
-                    return await asyncio.open_connection(str(address), port)
+                    return await self.dial(address, port)
             except (OSError, TimeoutError):
                 continue
         raise Refused(target, "it does not take a connection", status=502)
+
+    async def dial(self, address: Address, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to exactly this address; a test's internet has its ports elsewhere.
+
+        Raises:
+            OSError: it takes none.
+        """
+        return await asyncio.open_connection(str(address), port)

@@ -97,6 +97,10 @@ async def head_of(client: Talk, within: float) -> h11.Request:
         raise Refused("(request)", str(error), status=error.error_status_hint) from error
     if not isinstance(event, h11.Request):
         raise Refused("(request)", "there was none", status=400)
+    if sum(len(name) + len(value) + 4 for name, value in event.headers) + len(event.target) > LONGEST_HEAD:
+        raise Refused("(request)", f"its head has more than {LONGEST_HEAD} bytes", status=431)
+    if {b"content-length", b"transfer-encoding"} <= {name for name, _ in event.headers}:
+        raise Refused("(request)", "its body is framed twice", status=400)
     return event
 
 

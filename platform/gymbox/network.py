@@ -48,7 +48,7 @@ class AllowList(Strict):
     """`example.org`: ports 80 and 443 of this host; `example.org:8443`: this port of it; `*.example.org`: every name
     below it, not itself."""
     models: bool = False
-    """The proxy's model routes, too, as with `network: models`."""
+    """Models, too, as with `network: models`."""
 
 
 def _kind(value: Any) -> str:

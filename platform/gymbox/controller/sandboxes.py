@@ -43,7 +43,7 @@ from gymbox.errors import (
 )
 from gymbox.http import HttpClient
 from gymbox.network import Traffic, told, way_out
-from gymbox.providers import ModelsAt, SandboxProvider, traffic_of
+from gymbox.providers import ModelsAt, SandboxProvider, lead_models, traffic_of
 
 log = logging.getLogger(__name__)
 
@@ -255,6 +255,12 @@ class Sandboxes:
             NotFound: there is none of that id.
         """
         return traffic_of(self.provider, self.get(id).container.id)
+
+    def lead_models(self, sandbox: Sandbox, url: str, key: str) -> None:
+        """Send its model calls to the one model at `url` from now on, where its network lets them out. Sandboxes that
+        share a container cannot be told apart by their calls, so these stay with the proxy's models."""
+        if sandbox.container.capacity == 1:
+            lead_models(self.provider, sandbox.container.id, ModelsAt(url, key, one=True))
 
     def status(self, sandbox: Sandbox) -> str:
         """`queued`, `starting`, `ready` (its route is in) or `ended`."""

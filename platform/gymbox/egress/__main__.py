@@ -1,6 +1,7 @@
 """The egress process: `python -m gymbox.egress`, with a SEQPACKET socket as its standard input.
 
     provider → here   {"open": ID, "way": Way, "models": ModelsAt | null}, with a listening unix socket
+                      {"lead": ID, "models": ModelsAt}
                       {"close": ID}
     here → provider   {"sandbox": ID, "let_through": N, "refused": N, "news": [{kind, target, why}]}
 
@@ -69,6 +70,10 @@ class Egress:
     async def _do(self, order: dict[str, Any], fds: list[int]) -> None:
         if "close" in order:
             await self._close(order["close"])
+            return
+        if "lead" in order:
+            if order["lead"] in self._sandboxes:
+                self._sandboxes[order["lead"]][1].lead_models(ModelsAt.model_validate(order["models"]))
             return
         id, models = order["open"], order["models"]
         await self._close(id)

@@ -22,16 +22,17 @@ HEAD_WITHIN = 15.0
 """Seconds in which a request's head, a TLS client's first words, or a question about a name must be there."""
 PROXY, TLS, PLAIN, NAME, MODELS = b"pthnm"
 KINDS = {PROXY: "proxy", TLS: "tls", PLAIN: "http", NAME: "dns", MODELS: "models"}
-_MODEL_PATHS = ("/v1/", "/models/")
 
 
 class ModelsAt(Strict):
     """Where a sandbox's model calls go."""
 
     url: str
-    """Of the proxy."""
+    """Of the proxy, or of one model."""
     key: str
     """Of this sandbox; it is added here, and never enters the sandbox."""
+    one: bool = False
+    """Whether it is one model's, so that there is nothing but `/v1/…`."""
 
 
 class Ways:
@@ -83,6 +84,10 @@ class Ways:
         finally:
             self._open.discard(task)
             await closed(writer)
+
+    def lead_models(self, models: ModelsAt) -> None:
+        """Send model calls there from now on."""
+        self._models = models
 
     async def close(self) -> None:
         """End all connections."""
@@ -137,17 +142,20 @@ class Ways:
         path = request.target.decode("latin-1")
         if self._models is None:
             raise Refused(path, "this sandbox has no models")
-        if not path.startswith(_MODEL_PATHS):
-            raise Refused(path, "only /v1/… and /models/NAME/v1/… are here", status=404)
+        plain = path.startswith("/v1/")
+        if not plain and (self._models.one or not path.startswith("/models/")):
+            raise Refused(
+                path, "only models are here: /v1/… or, where a proxy has them, /models/NAME/v1/…", status=404
+            )
         to = urlsplit(self._models.url)
         secure = ssl.create_default_context() if to.scheme == "https" else None
         port = to.port or (443 if secure else 80)
-        where = f"/models/default{path}" if path.startswith("/v1/") else path
+        where = f"/models/default{path}" if plain and not self._models.one else path
         target = Target(to.hostname or "", port, to.path.rstrip("/") + where)
         try:
             server = await asyncio.open_connection(target.host, target.port, ssl=secure)
         except OSError as error:
-            raise Refused(path, "the proxy does not answer", status=502) from error
+            raise Refused(path, "what has the models does not answer", status=502) from error
         headers = [(b"authorization", f"Bearer {self._models.key}".encode())]
         await self._forwarded(request, client, server, target, headers)
 

@@ -23,9 +23,10 @@ class ModelsAt(NamedTuple):
     """Where the model calls of one sandbox go."""
 
     url: str
-    """Of the proxy."""
+    """Of the proxy, or of one model (`one`)."""
     key: str
-    """That the proxy takes from this sandbox and no other; it never enters the sandbox."""
+    """That is taken there from this sandbox and no other; it never enters the sandbox."""
+    one: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,13 @@ def traffic_of(provider: SandboxProvider, id: str) -> Traffic:
     """What a container of a provider that is open was let through to and refused, as far as it tells (`traffic`)."""
     tell: Callable[[str], Traffic] | None = getattr(provider, "traffic", None)
     return Traffic() if tell is None else tell(id)
+
+
+def lead_models(provider: SandboxProvider, id: str, models: ModelsAt) -> None:
+    """Send the model calls of a container there from now on, where its network lets them out at all."""
+    lead: Callable[[str, ModelsAt], None] | None = getattr(provider, "lead_models", None)
+    if lead is not None:
+        lead(id, models)
 
 
 class SandboxProvider(Protocol):

@@ -27,7 +27,7 @@ from pydantic import ConfigDict, Field
 from gymbox.environment import Environment
 from gymbox.errors import Conflict, Problem, StartFailed, Unavailable
 from gymbox.network import Traffic
-from gymbox.providers import BY_COMPOSE, Found, OnEnd, OnPhase, Started, StartSpec
+from gymbox.providers import BY_COMPOSE, Found, ModelsAt, OnEnd, OnPhase, Started, StartSpec
 from gymbox.providers.container import (
     CONTROLLER_LABEL,
     ENVIRONMENT_LABEL,
@@ -107,6 +107,10 @@ class DockerProvider(Forwarding["Containers"]):
     def traffic(self, id: str) -> Traffic:
         """What a container was let through to and refused, while this is open."""
         return self._opened.egress.traffic(id)
+
+    def lead_models(self, id: str, models: ModelsAt) -> None:
+        """Send the model calls of a container there from now on, where its network lets them out."""
+        self._opened.egress.lead_models(id, models)
 
 
 class Containers:

@@ -17,7 +17,7 @@ from typing import Any
 from gymbox.environment import Environment
 from gymbox.errors import Unavailable
 from gymbox.network import EGRESS_SOCKET, RESOLVER, Refusal, Traffic, told, way_out
-from gymbox.providers import StartSpec
+from gymbox.providers import ModelsAt, StartSpec
 from gymbox.providers.own_session import in_own_session
 
 log = logging.getLogger(__name__)
@@ -71,6 +71,13 @@ class Egress:
                 self._keeper = asyncio.create_task(self._keep(), name="egress")
             else:
                 self._send(order, listener)
+
+    def lead_models(self, id: str, models: ModelsAt) -> None:
+        """Send a sandbox's model calls there from now on; one that has no way to models, or is no more, is fine."""
+        if id in self._orders and self._orders[id][0]["way"]["models"]:
+            order, listener = self._orders[id]
+            self._orders[id] = {**order, "models": models._asdict()}, listener
+            self._send({"lead": id, "models": models._asdict()})
 
     def close_way(self, id: str) -> None:
         """Close it; what has none is fine."""

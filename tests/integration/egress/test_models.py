@@ -127,4 +127,12 @@ async def test_the_key_opens_models_of_a_live_sandbox_only(world: Any, proxy: Pr
 async def test_a_proxy_that_does_not_answer_is_told_as_that(world: Any) -> None:
     sandbox = await world(models=ModelsAt(url="http://127.0.0.1:9", key=KEY))
     answer = await sandbox.said(post("/v1/responses"), "models")
-    assert answer.startswith(b"HTTP/1.1 502 ") and b"the proxy does not answer" in answer
+    assert answer.startswith(b"HTTP/1.1 502 ") and b"what has the models does not answer" in answer
+
+
+async def test_calls_may_be_led_to_one_model_and_then_reach_no_other(world: Any, proxy: Proxy, model: str) -> None:
+    sandbox = await world(models=ModelsAt(url=proxy.url, key=KEY))
+    sandbox.ways.lead_models(ModelsAt(url=f"{model}/rollouts/one", key="rollout-key", one=True))
+    found = told(await sandbox.said(post("/v1/responses"), "models"))
+    assert found["path"] == "/rollouts/one/v1/responses" and found["headers"]["Authorization"] == "Bearer rollout-key"
+    assert (await sandbox.said(post("/models/small/v1/responses"), "models")).startswith(b"HTTP/1.1 404 ")

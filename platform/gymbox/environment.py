@@ -127,8 +127,8 @@ class Manifest(_Strict):
     artifact_limits: ArtifactLimits = ArtifactLimits()
     network: Network = "none"
     """`none`: no interface but loopback. `internal`: a network of its own, with nobody else in it, leading nowhere.
-    `models`: the rollout's model or the proxy's, and nothing else. `{allow: [example.org, …]}`: these hosts, through an egress
-    proxy. `open`: every public host, through the same. See docs/network.md."""
+    `models`: the rollout's model or the proxy's, and nothing else. `{allow: [example.org, …]}`: these hosts, through
+    an egress proxy. `open`: every public host, through the same. See docs/network.md."""
     reverify: Literal["no", "stateless", "artifacts"] = "no"
     """`stateless`: `verify` looks at nothing but the row and the response, so that `gymbox eval reverify` may score
     what is stored anew, in a sandbox in which no agent has been. `artifacts`: at nothing but these and `artifacts`,

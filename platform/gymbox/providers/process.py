@@ -135,6 +135,9 @@ class ProcessProvider(BaseModel):
         if environment.manifest.network != "none":
             asked = told(environment.manifest.network)
             raise Unavailable(f"{environment.name} asks for a network ({asked}), which needs provider=docker")
+        if environment.manifest.services:
+            names = ", ".join(environment.manifest.services)
+            raise Unavailable(f"{environment.name} asks for services ({names}), which need provider=docker")
         return None
 
     async def start(self, spec: StartSpec, on_phase: OnPhase) -> Started:

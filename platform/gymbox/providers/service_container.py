@@ -10,6 +10,7 @@ from gymbox.providers import StartSpec
 from gymbox.providers.container import (
     CONTROLLER_LABEL,
     CPU_PERIOD,
+    DIRECTORY_LABEL,
     ENVIRONMENT_LABEL,
     INODES_PER_MB,
     MEGABYTE,
@@ -45,6 +46,7 @@ def service_config(spec: StartSpec, name: str, image: ServiceImage, controller_i
             CONTROLLER_LABEL: controller_id,
             ENVIRONMENT_LABEL: spec.environment.name,
             SERVICE_LABEL: spec.id,
+            DIRECTORY_LABEL: str(spec.directory),  # the sandbox's, for when only the service is left of it
         },
         "StopTimeout": 1,
         # it is asked while it starts, and its end is heard; asking for ever costs a process each time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -17,7 +18,7 @@ from gymbox.errors import StartFailed
 from gymbox.providers import StartSpec
 from gymbox.providers.container import SERVICE_LABEL
 from gymbox.providers.ends import never_ready
-from gymbox.providers.engine import Engine
+from gymbox.providers.engine import Engine, Refused
 from gymbox.providers.images import ServiceImage
 from gymbox.providers.service_container import service_config, service_name
 from gymbox.providers.watch import Container, Watch
@@ -68,11 +69,13 @@ class Services:
         container.key = (await self._engine.call(f"create {id}", create))["Id"]
         await self._engine.call(f"start {id}", api.start, id)
         if check is not None:
+            refused: list[str] = []
             try:
                 async with asyncio.timeout(check.within):
-                    await self._until_healthy(id, check, container.ended)
+                    await self._until_healthy(id, check, container.ended, refused)
             except TimeoutError as error:
-                detail = f"service {name} of {spec.id} was not healthy within {check.within:g} s ({_shown(check)})"
+                why = ": ".join([" ".join(check.test), *refused[-1:]])[:400]
+                detail = f"service {name} of {spec.id} was not healthy within {check.within:g} s ({why})"
                 logs = await self._watch.last_lines(id)
                 raise StartFailed(Ended(cause="failed_to_start", detail=detail, logs=logs)) from error
         if container.ended.done():
@@ -81,12 +84,17 @@ class Services:
             raise never_ready(ended.model_copy(update={"detail": told}))
         container.ended = None  # from now on its end is the sandbox's
 
-    async def _until_healthy(self, id: str, check: HealthCheck, ended: asyncio.Future[Any]) -> None:
-        """Return once the check succeeds, or the service has ended."""
-        for number in range(1_000_000):
-            with contextlib.suppress(APIError):  # of one that has just ended; that is heard
+    async def _until_healthy(
+        self, id: str, check: HealthCheck, ended: asyncio.Future[Any], refused: list[str]
+    ) -> None:
+        """Return once the check succeeds, or the service has ended. What the engine says to checks that it cannot run
+        is added to `refused`: one in a container that has just ended, or whose program there is not."""
+        for number in itertools.count():
+            try:
                 if await self._succeeds(id, check):
                     return
+            except (APIError, Refused) as error:
+                refused[:] = [error.detail if isinstance(error, Refused) else str(error)]
             if await _done_within(ended, PAUSES[min(number, len(PAUSES) - 1)]):
                 return
 
@@ -140,7 +148,3 @@ class Services:
 async def _done_within(future: asyncio.Future[Any], seconds: float) -> bool:
     done, _ = await asyncio.wait({future}, timeout=seconds)
     return bool(done)
-
-
-def _shown(check: HealthCheck) -> str:
-    return " ".join(check.test)[:200]

@@ -61,6 +61,7 @@ def variables(ways: str, ports: Ports = PORTS) -> Mapping[str, str]:
     if "models" in ways:
         models = f"http://{LOOPBACK}:{ports.models}"
         # the sandbox's real key is added outside: clients only insist on having one
+        found |= {"OPENAI_MODEL": "default", "ANTHROPIC_MODEL": "default"}
         found |= {"OPENAI_BASE_URL": f"{models}/v1", "OPENAI_API_KEY": "added-outside"}
         found |= {"ANTHROPIC_BASE_URL": models, "ANTHROPIC_API_KEY": "added-outside"}
     return found

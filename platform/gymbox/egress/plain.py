@@ -217,7 +217,7 @@ def _host_header(request: h11.Request) -> Target | None:
 
 def _host(host: str, text: str) -> str:
     host = canonical(host.removeprefix("[").removesuffix("]"))
-    if not host or not host.isascii() or any(char in "@/\\?#%[]" or not char.isprintable() for char in host):
+    if not host or not host.isascii() or any(char in " @/\\?#%[]" or not char.isprintable() for char in host):
         raise Refused(text, "its host is none", status=400)
     return host
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from gymbox.egress.tunnels import tunnel
 
 GOOD = b"GET http://good.test/path?a=b HTTP/1.1\r\nHost: good.test\r\n\r\n"
 
@@ -98,3 +99,53 @@ async def test_curl_finds_the_relay_by_its_environment_variables(world: Any) -> 
     )
     out, _ = await process.communicate()
     assert out.count(b'"line": "GET / HTTP/1.1"') == 2
+
+
+async def test_a_client_that_waits_for_leave_to_send_its_body_gets_it(world: Any) -> None:
+    sandbox = await world("good.test")
+    head = b"POST http://good.test/ HTTP/1.1\r\nHost: good.test\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n"
+    answer = await sandbox.said(head, more=b"body")
+    assert answer.startswith(b"HTTP/1.1 100 ") and b'"body": "body"' in answer
+
+
+@pytest.mark.parametrize("said", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\n\r\n"])
+async def test_a_host_that_gives_no_answer_is_told_as_a_bad_gateway(world: Any, said: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(said)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.2", 0)
+    sandbox = await world("good.test")
+    sandbox.places.ports[80] = server.sockets[0].getsockname()[1]
+    refused = await sandbox.said(GOOD)
+    assert refused.startswith(b"HTTP/1.1 502 ") and b"good.test:80: it gave no answer" in refused
+    server.close()
+
+
+async def test_an_answer_that_breaks_off_is_broken_off(world: Any) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.2", 0)
+    sandbox = await world("good.test")
+    sandbox.places.ports[80] = server.sockets[0].getsockname()[1]
+    found = await sandbox.said(GOOD)
+    assert b"content-length: 100" in found and found.endswith(b"half")  # shorter than it says: no client takes it
+    server.close()
+
+
+async def test_a_silent_tunnel_is_closed_after_a_while(certificate: Any) -> None:
+    async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(-1)
+        writer.close()
+
+    server = await asyncio.start_server(never, "127.0.0.2", 0)
+    port = server.sockets[0].getsockname()[1]
+    near, far = [await asyncio.open_connection("127.0.0.2", port) for _ in range(2)]
+    async with asyncio.timeout(5):
+        await tunnel(near, far, b"first", idle=0.2)
+    assert near[1].is_closing() and far[1].is_closing()
+    server.close()

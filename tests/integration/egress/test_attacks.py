@@ -190,3 +190,19 @@ async def test_a_thousand_refusals_are_all_counted_and_not_all_kept(world: Any) 
     for number in range(150):
         await sandbox.said(get(f"http://host-{number}.test/", f"host-{number}.test"))
     assert sandbox.ledger.refused == 150 and len(sandbox.ledger.news) == 100
+
+
+@pytest.mark.parametrize("host", ["good.test:x", "good.test:99999", "", "good.test/", "a b", "user@good.test"])
+async def test_a_host_header_that_is_none_is_refused(world: Any, host: str) -> None:
+    sandbox = await world("good.test")
+    assert (await sandbox.said(b"GET / HTTP/1.1\r\nHost: good.test\r\n\r\n", "web")).startswith(OK)
+    asked = f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+    assert (await sandbox.said(asked, "web")).startswith(b"HTTP/1.1 400 ")
+    assert len(sandbox.places.dialled) == 1
+
+
+@pytest.mark.parametrize("data", [b"", b"GET", b"\0\0\0\0", b"GET http://good.test/ HTTP/1.1\r\n\r\n"])
+async def test_what_is_no_request_reaches_nobody(world: Any, data: bytes) -> None:
+    sandbox = await world("good.test")
+    assert (await sandbox.said(data, end=True)).split(b" ")[1:2] in ([], [b"400"])
+    assert sandbox.places.dialled == []

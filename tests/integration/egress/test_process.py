@@ -174,3 +174,45 @@ async def test_a_process_that_cannot_start_and_a_folder_that_is_not_there_are_to
     gone.directory.rmdir()
     with pytest.raises(Unavailable, match="cannot listen on .*egress.sock: No such file or directory"):
         await egress.open(gone)
+
+
+async def test_model_calls_are_led_where_the_provider_says_also_after_a_restart(
+    egress: Egress, tmp_path: Path, port: int
+) -> None:
+    one, other = spec(tmp_path, "models"), spec(tmp_path, {"allow": ["public.test"]}, "other")
+    for each in (one, other):
+        await egress.open(each)
+        egress.lead_models(each.id, ModelsAt(f"http://127.0.0.2:{port}", "another-key", one=True))
+    egress.lead_models("gone", ModelsAt("http://127.0.0.2:9", "key"))
+    ask = b"mGET /v1/models HTTP/1.1\r\nHost: models\r\n\r\n"
+    assert (await said(one.directory, ask)).endswith(b"hello")
+    assert b"this sandbox has no models" in await said(other.directory, ask)
+    os.kill(pid_of(egress), signal.SIGKILL)
+    assert (await said(one.directory, ask)).endswith(b"hello")
+
+
+async def test_the_traffic_of_the_oldest_sandboxes_is_forgotten(
+    egress: Egress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gymbox.providers.egress.REMEMBERED", 1)
+    for id in ("one", "two", "three"):
+        one = spec(tmp_path, {"allow": ["public.test"]}, id)
+        await egress.open(one)
+        assert b" 403 " in await said(one.directory, ELSEWHERE)
+        await until(lambda id=id: egress.traffic(id).refused)
+        egress.close_way(id)
+    assert [egress.traffic(id).refused for id in ("one", "two", "three")] == [0, 0, 1]
+
+
+async def test_a_process_that_cannot_be_started_again_is_tried_until_it_can(
+    egress: Egress, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = spec(tmp_path, {"allow": ["public.test"]})
+    await egress.open(one)
+    assert (await said(one.directory, PUBLIC)).endswith(b"hello")
+    command, egress._command = egress._command, ["/nonexistent/python"]
+    os.kill(pid_of(egress), signal.SIGKILL)
+    await until(lambda: "the egress process cannot be started" in caplog.text)
+    await egress.open(spec(tmp_path, {"allow": ["public.test"]}, "meanwhile"))  # fails closed, and works later
+    egress._command = command
+    assert (await said(tmp_path / "meanwhile", PUBLIC)).endswith(b"hello")

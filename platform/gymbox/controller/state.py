@@ -1,4 +1,5 @@
-"""State: what a controller keeps on disk: its id, its key, its lock, intents to delete, and the sandboxes' sockets.
+"""State: what a controller keeps on disk: its id, its key, its lock, intents to delete, the sandboxes' sockets, claims
+of pools' containers, and what pools and groups were asked for.
 
 Sandboxes themselves are recorded by the provider (labels), not here. Below one parent folder there is `main` for the
 controller that stays, and `run-<id>` for each that lives inside a `gymbox run`.
@@ -18,6 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from gymbox_sandbox.lifecycle import CreateGroup, PoolSettings
+
+from gymbox.controller.records import Claimed, Claims, Records
 from gymbox.errors import ConfigError
 from gymbox.providers.directories import remove_directory
 
@@ -28,6 +32,7 @@ APPEARS = 600.0
 """Seconds for which something may still appear that a killed controller had asked an engine for."""
 _LOCK, _KEY, _ID, _DELETES, _SOCKETS, _ADDRESS = "lock", "key", "id", "deletes", "s", "address.json"
 _SWEPT, _PROVIDER = "swept", "provider"
+_CLAIMS, _GROUPS, _POOLS = "claims", "groups", "pools"
 
 
 class Address(NamedTuple):
@@ -56,6 +61,9 @@ class StateDirectory:
             _make(path / _SOCKETS)
             self.id = _read_or_write(path / _ID, secrets.token_hex(4).encode()).decode()
             self.key = _read_or_write(path / _KEY, secrets.token_bytes(32))
+            self.claims = Claims(Records(path / _CLAIMS, Claimed))
+            self.groups = Records(path / _GROUPS, CreateGroup)
+            self.pools = Records(path / _POOLS, PoolSettings)
         except OSError as error:
             raise ConfigError(f"cannot keep the controller's state in {path}: {error.strerror}") from error
 

@@ -449,10 +449,26 @@ async def test_sandboxes_in_shared_containers_are_adopted_by_their_sessions(cont
 
 
 async def test_an_empty_shared_container_is_not_adopted(controller, provider):
-    async with controller() as sandboxes:
+    async with controller(idle=60) as sandboxes:
         await sandboxes.create(asked("s1", "shared"))
+        await sandboxes.delete("s1")
+        assert provider.containers
     async with controller():
         await until(lambda: not provider.containers)
+
+
+async def test_a_sandbox_on_a_shared_container_is_adopted_with_its_request_before_its_reset_too(controller):
+    async with controller() as sandboxes:
+        first = await sandboxes.create(asked("s1", "shared", labels={"team": "a"}))
+        second = await sandboxes.create(asked("s2", "shared"))
+        assert first.container is second.container
+        await sandboxes.delete("s2")
+    async with controller() as sandboxes:
+        assert (await sandboxes.create(asked("s1", "shared", labels={"team": "a"}))).container.id == first.container.id
+        with pytest.raises(Conflict):
+            await sandboxes.create(asked("s1", "shared"))
+        with pytest.raises(NotFound):
+            sandboxes.get("s2")
 
 
 async def test_a_changed_environment_takes_no_new_sandboxes_into_old_containers(controller, provider, environments):

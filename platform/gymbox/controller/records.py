@@ -15,15 +15,11 @@ log = logging.getLogger(__name__)
 class Records[Kind: BaseModel]:
     """Models in a folder. They outlive the controller's process. The containers of which they tell do not outlive
     the machine, so nothing is flushed to the disk.
-
-    Raises:
-        OSError: the folder cannot be made.
     """
 
     def __init__(self, folder: Path, kind: type[Kind]) -> None:
         self._folder = folder
         self._kind = kind
-        folder.mkdir(mode=0o700, exist_ok=True)
 
     def write(self, id: str, content: Kind) -> None:
         """

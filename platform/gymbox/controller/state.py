@@ -16,6 +16,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -61,9 +62,8 @@ class StateDirectory:
             _make(path / _SOCKETS)
             self.id = _read_or_write(path / _ID, secrets.token_hex(4).encode()).decode()
             self.key = _read_or_write(path / _KEY, secrets.token_bytes(32))
-            self.claims = Claims(Records(path / _CLAIMS, Claimed))
-            self.groups = Records(path / _GROUPS, CreateGroup)
-            self.pools = Records(path / _POOLS, PoolSettings)
+            for folder in (_CLAIMS, _GROUPS, _POOLS):
+                (path / folder).mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"cannot keep the controller's state in {path}: {error.strerror}") from error
 
@@ -89,6 +89,21 @@ class StateDirectory:
                 yield cls(path, ephemeral=True)
             except ConfigError:
                 continue  # its run lives, or another sweeps it
+
+    @cached_property
+    def claims(self) -> Claims:
+        """Which containers of pools, and of those that sandboxes share, are whose."""
+        return Claims(Records(self.path / _CLAIMS, Claimed))
+
+    @cached_property
+    def groups(self) -> Records[CreateGroup]:
+        """The groups that are complete."""
+        return Records(self.path / _GROUPS, CreateGroup)
+
+    @cached_property
+    def pools(self) -> Records[PoolSettings]:
+        """What pools were set to while a controller ran."""
+        return Records(self.path / _POOLS, PoolSettings)
 
     def directory_of(self, container: str) -> Path:
         """Where the sockets of a container go; short, as a socket's path may have 107 bytes."""

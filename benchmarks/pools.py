@@ -117,9 +117,7 @@ async def measure(provider: str, folder: Path) -> tuple[list[Figure], list[str]]
         for _ in range(BURSTS):
             await filled(client, SIZE)
             began = time.perf_counter()
-            made = await asyncio.gather(
-                *(client.create(CreateSandbox(environment="counter")) for _ in range(SIZE))
-            )
+            made = await asyncio.gather(*(client.create(CreateSandbox(environment="counter")) for _ in range(SIZE)))
             bursts.append(1000 * (time.perf_counter() - began))
             assert all(view.phases.claimed is not None for view in made), "the pool was empty"
             await empty(client)
@@ -133,8 +131,8 @@ async def measure(provider: str, folder: Path) -> tuple[list[Figure], list[str]]
     assert alone is not None
     cores = 1000 * start_cpu / alone
     note = (
-        f"{provider}: {len(claims)} claims, {BURSTS} bursts (worst {max(bursts):.0f} ms); without a pool {alone:.0f} ms and "
-        f"{start_cpu:.2f} CPU-s of the whole machine, so that one start keeps {cores:.2f} processors busy"
+        f"{provider}: {len(claims)} claims, {BURSTS} bursts (worst {max(bursts):.0f} ms); without a pool {alone:.0f} ms "
+        f"and {start_cpu:.2f} CPU-s of the whole machine, so that one start keeps {cores:.2f} processors busy"
     )
     return figures, [note]
 

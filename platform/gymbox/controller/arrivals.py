@@ -59,6 +59,8 @@ class Arrivals:
         self._seconds_a_start = seconds_a_start
         self._refused = refused
         self._freed = Rhythm()
+        self._turns = 0
+        """How many have had to wait so far."""
         self._waiting: dict[str, Arrival] = {}
 
     def __contains__(self, id: str) -> bool:
@@ -74,14 +76,14 @@ class Arrivals:
         """Requests in line."""
         return len(self._line)
 
-    async def admitted[Found](
+    async def admitted[Found, Allowed](
         self,
         id: str,
         request: CreateSandbox,
         *,
         found: Callable[[], Found | None],
-        check: Callable[[], object],
-        make: Callable[[Ticket], Found],
+        check: Callable[[], Allowed],
+        make: Callable[[Allowed, Ticket], Found],
         bounded: bool,
         size: int = 1,
     ) -> Found:
@@ -89,7 +91,7 @@ class Arrivals:
 
         Args:
             check: raises where it may not be made; asked before the wait and after it, as much may happen meanwhile.
-            make: takes the place over.
+            make: takes what `check` has said and the place, which is its own from then on.
 
         Raises:
             AtCapacity: there was no place in time.
@@ -98,12 +100,11 @@ class Arrivals:
         try:
             async with asyncio.timeout(request.patience if request.wait else 0) as patience:
                 while (there := found()) is None:
-                    check()
+                    allowed, turns = check(), self._turns
                     place = await self.place(id, request, bounded=bounded, size=size)
                     if place is not None:
                         try:
-                            check()
-                            return make(place)
+                            return make(allowed if turns == self._turns else check(), place)
                         except BaseException:
                             self.leave(place)
                             raise
@@ -144,6 +145,7 @@ class Arrivals:
         ticket = self._line.ask(Claim.of(request), bounded=bounded, size=size)
         if ticket.granted.done():
             return ticket
+        self._turns += 1
         arrival = self._waiting[id] = Arrival(essence(request, id), ticket)
         try:
             await ticket.granted
@@ -175,7 +177,7 @@ class Arrivals:
 
     def _estimate(self, ahead: int) -> QueuePlace:
         interval, start = self._freed.interval, self._seconds_a_start()
-        expected = None if interval is None else round((ahead + 1) * interval + (start or 0), 3)
+        expected = None if interval is None else round((ahead + 1) * interval + (start or 0), 6)
         return QueuePlace(position=ahead, expected_seconds=expected)
 
     def send_away(self, id: str, problem: Problem) -> None:

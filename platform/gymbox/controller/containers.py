@@ -106,7 +106,7 @@ class Containers:
             return None
         before = self._line.ahead_of(container.ticket)
         rounds = before // self._line.capacity + 1  # of starts, one beside another; the first are under way
-        expected = None if self._took.mean is None else round((rounds + 0.5) * self._took.mean, 3)
+        expected = None if self._took.mean is None else round((rounds + 0.5) * self._took.mean, 6)
         return QueuePlace(position=before, expected_seconds=expected)
 
     async def open(self) -> None:

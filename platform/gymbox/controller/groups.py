@@ -23,6 +23,7 @@ from gymbox.errors import Conflict, Gone, Invalid, NotFound, Problem, SandboxEnd
 if TYPE_CHECKING:
     from gymbox.controller.line import Ticket
     from gymbox.controller.sandboxes import Sandboxes
+    from gymbox.environment import Environment
 
 
 @dataclass(eq=False, slots=True)
@@ -86,7 +87,7 @@ class Groups:
             request,
             found=lambda: self._groups.get(id),
             check=lambda: self._check(wanted),
-            make=lambda place: self._admit(id, request, wanted, place, asked),
+            make=lambda environment, place: self._admit(id, request, wanted, environment, place, asked),
             bounded=True,
             size=request.n,
         )
@@ -133,16 +134,23 @@ class Groups:
             del self._groups[group.id]
             self._records.drop(group.id)
 
-    def _check(self, wanted: list[CreateSandbox]) -> None:
+    def _check(self, wanted: list[CreateSandbox]) -> Environment:
         for request in wanted:
             assert request.id is not None
             if request.id in self._sandboxes:
                 raise Conflict(f"sandbox {request.id} exists and is not of this group")
             self._sandboxes.unused(request.id)
-        self._sandboxes.admissible(wanted[0].environment)
+        return self._sandboxes.admissible(wanted[0].environment)
 
-    def _admit(self, id: str, request: CreateGroup, wanted: list[CreateSandbox], place: Ticket, asked: float) -> Group:
-        environment = self._sandboxes.admissible(request.environment)
+    def _admit(
+        self,
+        id: str,
+        request: CreateGroup,
+        wanted: list[CreateSandbox],
+        environment: Environment,
+        place: Ticket,
+        asked: float,
+    ) -> Group:
         sandboxes = [
             self._sandboxes.admit(str(one.id), one, environment, ticket, asked)
             for one, ticket in zip(wanted, self._sandboxes.arrivals.split(place), strict=True)

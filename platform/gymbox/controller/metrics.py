@@ -79,7 +79,9 @@ class Metrics:
         self._claim_seconds.labels(sandbox.environment.name).observe(max(0.0, time.monotonic() - sandbox.created))
 
     def ready(self, sandbox: Any) -> None:
-        """A sandbox became ready: note how long each phase took."""
+        """A sandbox became ready: note how long each phase took, unless a pool had done that before."""
+        if sandbox.claimed is not None:
+            return
         for phase, at in sandbox.container.times.items():
             self._phases.labels(sandbox.environment.name, phase).observe(max(0.0, at - sandbox.created))
 

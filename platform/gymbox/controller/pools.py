@@ -64,6 +64,8 @@ class Pool:
     """When it was last asked, or its demand last halved."""
     forecasts: dict[str, tuple[int, float]] = field(default_factory=dict)
     """By run: sandboxes to come, and until when that counts."""
+    looked: float = 0
+    """When it was last seen whether its environment has changed."""
     failures: int = 0
     not_before: float = 0
     error: str = ""
@@ -308,7 +310,9 @@ class Pools:
         now = time.monotonic()
         for pool in self._pools.values():
             pool.decay()
-            self._refresh(pool)
+            if now - pool.looked >= TICK:
+                pool.looked = now
+                self._refresh(pool)
             for spare in list(pool.spares.values())[pool.wanted :]:
                 self._drop(pool, spare)
             if any(spare.started and now - spare.times["ready"] > STEADY for spare in pool.spares.values()):

@@ -163,7 +163,7 @@ class Sandboxes:
             request,
             found=lambda: self._live.get(id),
             check=usable,
-            make=lambda place: self.admit(id, request, usable(), place, asked),
+            make=lambda known, place: self.admit(id, request, known, place, asked),
             bounded=environment is None,
         )
         if not sandbox.is_same(request):

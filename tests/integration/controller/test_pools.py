@@ -33,7 +33,7 @@ def controller_settings() -> ControllerSettings:
 
 async def until(condition: Callable[[], Any]) -> None:
     async with asyncio.timeout(60):
-        while not await condition():
+        while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 

@@ -29,9 +29,9 @@ from report import Figure, finish, machine_cpu_seconds, median, within
 ROOT = Path(__file__).parents[1]
 TOKEN = "gbx_admin_benchmarks-only"
 SIZE = 64
-ROUNDS = 4
+ROUNDS = 2
 """Fillings of the pool whose containers are claimed one after another; the bursts come after."""
-BURSTS = 3
+BURSTS = 2
 COLD = 8
 
 
@@ -131,7 +131,7 @@ async def measure(provider: str, folder: Path) -> tuple[list[Figure], list[str]]
     assert alone is not None
     cores = 1000 * start_cpu / alone
     note = (
-        f"{provider}: {len(claims)} claims, {BURSTS} bursts (worst {max(bursts):.0f} ms); without a pool {alone:.0f} ms "
+        f"{provider}: {len(claims)} claims, {BURSTS} bursts (worst {max(bursts):.0f} ms); cold {alone:.0f} ms "
         f"and {start_cpu:.2f} CPU-s of the whole machine, so that one start keeps {cores:.2f} processors busy"
     )
     return figures, [note]

@@ -6,8 +6,7 @@ Controller and proxy are a process of their own, as `gymbox serve controller` st
 * burst: as many requests at once as the pool holds, until the last is answered;
 * cold: the same way without a pool, for comparison, and what a start costs the machine's processors.
 
-    python benchmarks/pools.py            # docker
-    python benchmarks/pools.py process    # where there is no engine
+With sandboxes as processes; `sandboxes.py` has the same rows for containers.
 """
 
 from __future__ import annotations
@@ -138,7 +137,7 @@ async def measure(provider: str, folder: Path) -> tuple[list[Figure], list[str]]
 
 
 def main() -> None:
-    provider = sys.argv[1] if len(sys.argv) > 1 else "docker"
+    provider = sys.argv[1] if len(sys.argv) > 1 else "process"
     with tempfile.TemporaryDirectory(prefix="gbx") as name:
         Path(name).chmod(0o711)
         figures, notes = asyncio.run(measure(provider, Path(name)))

@@ -285,10 +285,12 @@ class ControllerClient:
         sent, failures = False, 0
         used[:] = [str(request.id)]
         while True:
+            patience = 0.0
             try:
                 async with self._creating:
                     left = max(0.0, deadline - asyncio.get_running_loop().time())
-                    return await self.create(request.model_copy(update={"patience": min(left, LONGEST_LINE)}))
+                    patience = min(left, LONGEST_LINE)
+                    return await self.create(request.model_copy(update={"patience": patience}))
             except Gone:
                 if sent:
                     raise
@@ -296,6 +298,8 @@ class ControllerClient:
                 used[:] = [str(request.id)]
             except AtCapacity as error:
                 pause = error.retry_after or 1.0
+                if patience == LONGEST_LINE:  # it has stood in line, and goes on standing there
+                    pause = min(pause, 1.0)
                 if asyncio.get_running_loop().time() + pause > deadline:
                     raise
                 await asyncio.sleep(pause)

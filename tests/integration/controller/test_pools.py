@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -137,18 +135,9 @@ async def test_a_run_has_a_pool_of_its_own_by_its_settings(state_folder: Path, t
 
 # --- a controller that is killed between a claim and its answer
 
-MAIN = """
-import asyncio, os, signal, sys
-from pathlib import Path
+KILLED_ONCE_IT_IS_NOTED = """
+import os, signal
 from gymbox.controller import records
-from gymbox.controller.server import serve_controller
-from gymbox.controller.settings import ControllerSettings
-from gymbox.controller.state import StateDirectory
-from gymbox.environment import Catalog
-from gymbox.http import HttpClient
-from gymbox.providers.process import ProcessProvider
-from gymbox.proxy.server import Proxy
-from gymbox.proxy.settings import ProxySettings
 from gymbox_sandbox.lifecycle import PoolSettings
 
 record = records.Claims.record
@@ -159,40 +148,14 @@ def record_and_die(self, sandbox, container, request):
         os.kill(os.getpid(), signal.SIGKILL)
 
 records.Claims.record = record_and_die
-
-async def main(state, environments, token):
-    async with HttpClient() as http, Proxy(ProxySettings()) as proxy:
-        await serve_controller(
-            ControllerSettings(port=0, pools={"counter": PoolSettings(target=2)}), ProcessProvider(),
-            Catalog([Path(environments)]), StateDirectory.main(Path(state)), proxy.routes, token, http,
-            proxy_url=proxy.url, started=lambda listener: print(listener.url, flush=True),
-        )
-
-asyncio.run(main(*sys.argv[1:]))
 """
-
-
-@asynccontextmanager
-async def controller_process(state: Path, token: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", MAIN, str(state), str(ROOT / "environments"), token),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(60):
-            yield process, (await process.stdout.readline()).decode().strip()
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+POOL = 'pools={"counter": PoolSettings(target=2)}'
 
 
 async def test_a_controller_killed_between_a_claim_and_its_answer_gives_nothing_twice_and_loses_nothing(
-    state_folder: Path, token: str, http: HttpClient
+    server: Any, state_folder: Path, token: str, http: HttpClient
 ) -> None:
-    async with controller_process(state_folder, token) as (process, url):
+    async with server(POOL, KILLED_ONCE_IT_IS_NOTED) as (process, url):
         client = ControllerClient(url, token, http)
         await filled(client, 2)
         first = await client.create(CreateSandbox(id="s1", environment="counter"))
@@ -203,7 +166,7 @@ async def test_a_controller_killed_between_a_claim_and_its_answer_gives_nothing_
         assert claims.keys() == {"s1", "doomed"}
         assert claims["s1"]["container"] == first.container != claims["doomed"]["container"]
 
-    async with controller_process(state_folder, token) as (_, url):
+    async with server(POOL, KILLED_ONCE_IT_IS_NOTED) as (_, url):
         # processes end with their controller: the ids are free, and nothing is noted of what is no more
         client = ControllerClient(url, token, http)
         assert list((state_folder / "main" / "claims").iterdir()) == []

@@ -24,7 +24,6 @@ from gymbox_sandbox.lifecycle import CreateGroup, PoolSettings
 
 from gymbox.controller.records import Claimed, Claims, Records
 from gymbox.errors import ConfigError
-from gymbox.providers.directories import remove_directory
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +150,7 @@ class StateDirectory:
         """Remove the sandboxes' folders, which nobody serves any more. Never raises."""
         for folder in (self.path / _SOCKETS).iterdir():
             try:
-                remove_directory(folder)
+                shutil.rmtree(folder)
             except OSError as error:
                 log.warning("cannot remove %s: %s", folder, error)
 

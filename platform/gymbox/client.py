@@ -19,7 +19,17 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, Self
 
-from gymbox_sandbox.lifecycle import ROLLOUT_HEADER, CreateSandbox, Ended, Priority, SandboxView
+from gymbox_sandbox.lifecycle import (
+    ROLLOUT_HEADER,
+    CreateGroup,
+    CreateSandbox,
+    Ended,
+    GroupView,
+    PoolSettings,
+    PoolView,
+    Priority,
+    SandboxView,
+)
 
 from gymbox.environment import Environment, EnvironmentView, Manifest
 from gymbox.errors import AtCapacity, Gone, Invalid, NotFound, Problem, SandboxEnded, StartFailed, Unavailable
@@ -84,11 +94,53 @@ class ControllerClient:
             Problem: NotFound, Conflict, Gone, AtCapacity; see `Sandboxes.create`.
             StartFailed: it did not become ready.
         """
+        return SandboxView.model_validate(await self._created("/sandboxes", request, timeout))
+
+    async def create_group(self, request: CreateGroup, *, timeout: float = 3600) -> GroupView:
+        """Create identical sandboxes, all or none; with an id of the caller's it may be asked again and is done once.
+
+        Raises:
+            Problem: NotFound, Invalid, Conflict, Gone, AtCapacity; see `Groups.create`.
+            StartFailed: one did not become ready, so none is left.
+        """
+        return GroupView.model_validate(await self._created("/sandboxes:group", request, timeout))
+
+    async def delete_group(self, id: str) -> None:
+        """Delete what is left of a group.
+
+        Raises:
+            NotFound: there is none of that id.
+        """
+        await self._json("DELETE", f"/sandboxes:group/{id}", timeout=120)
+
+    async def pools(self) -> list[PoolView]:
+        """How many started containers of which environments wait for requests."""
+        return [PoolView.model_validate(view) for view in await self._json("GET", "/pools")]
+
+    async def set_pool(self, environment: str, settings: PoolSettings) -> PoolView:
+        """Have so many wait from now on.
+
+        Raises:
+            NotFound: there is no such environment.
+            Invalid: more than there may be sandboxes.
+        """
+        body = settings.model_dump(exclude_unset=True)
+        return PoolView.model_validate(await self._json("PUT", f"/pools/{environment}", json=body))
+
+    async def forecast(self, environment: str, sandboxes: int) -> None:
+        """Tell how many sandboxes the run of this client (see `of_run`) will still ask for.
+
+        Raises:
+            NotFound: there is no such environment.
+        """
+        run = self._claim.get("run") or "client"
+        await self._json("PUT", f"/pools/{environment}/forecasts/{run}", json={"sandboxes": sandboxes})
+
+    async def _created(self, path: str, request: CreateSandbox, timeout: float) -> Any:
         headers = {ROLLOUT_HEADER: request.id} if request.id else {}
         body = request.model_dump()
         try:
-            found = await self._json("POST", "/sandboxes", json=body, headers=headers, timeout=timeout, retry=False)
-            return SandboxView.model_validate(found)
+            return await self._json("POST", path, json=body, headers=headers, timeout=timeout, retry=False)
         except Unavailable as error:
             if isinstance(error.extra.get("ended"), dict):
                 raise StartFailed(Ended.model_validate(error.extra["ended"])) from error
@@ -242,10 +294,12 @@ class ControllerClient:
         sent, failures = False, 0
         used[:] = [str(request.id)]
         while True:
+            patience = 0.0
             try:
                 async with self._creating:
                     left = max(0.0, deadline - asyncio.get_running_loop().time())
-                    return await self.create(request.model_copy(update={"patience": min(left, LONGEST_LINE)}))
+                    patience = min(left, LONGEST_LINE)
+                    return await self.create(request.model_copy(update={"patience": patience}))
             except Gone:
                 if sent:
                     raise
@@ -253,6 +307,8 @@ class ControllerClient:
                 used[:] = [str(request.id)]
             except AtCapacity as error:
                 pause = error.retry_after or 1.0
+                if patience == LONGEST_LINE:  # it has stood in line, and goes on standing there
+                    pause = min(pause, 1.0)
                 if asyncio.get_running_loop().time() + pause > deadline:
                     raise
                 await asyncio.sleep(pause)

@@ -6,14 +6,15 @@ Apart from `wire`, because a sandbox never needs them: each model costs memory i
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gymbox_sandbox.wire import Strict
 
 ROLLOUT_HEADER = "X-Gymbox-Rollout"
 ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+GROUP_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,89}$"
 
 Priority = Literal["low", "normal", "high"]
 
@@ -43,12 +44,19 @@ class Ended(Strict):
 
 
 class Phases(Strict):
-    """Seconds from the request to the end of each phase; None where it was not reached."""
+    """Seconds from the request to the end of each phase; None where it was not reached. What a container had behind it
+    before the request, as one of a pool has, took 0."""
 
     queued: float | None = None
+    """It had its place, and its container left the line to be started."""
     created: float | None = None
     started: float | None = None
     ready: float | None = None
+    """Its server answers."""
+    claimed: float | None = None
+    """It was given a container of the pool; None: one was started for it, or is shared."""
+    reset: float | None = None
+    """Its task was set."""
 
 
 class CreateSandbox(Strict):
@@ -72,6 +80,15 @@ class CreateSandbox(Strict):
     """With `wait`: seconds to stand in line for a place while all are taken; then, and with 0 at once, 429."""
 
 
+class QueuePlace(Strict):
+    """Where something stands in a line. Both are estimates, by what was seen so far."""
+
+    position: int
+    """How many are before it; of several runs, by their shares."""
+    expected_seconds: float | None = None
+    """Until its turn comes and its container is started; None: nothing was seen yet."""
+
+
 class QueueView(Strict):
     """One run in the line for places."""
 
@@ -83,6 +100,8 @@ class QueueView(Strict):
     """Sandboxes that it has."""
     waiting: int
     """Requests that stand in line for one; within a run, first come, first served."""
+    next: QueuePlace | None = None
+    """The first of those that wait."""
 
 
 class RenewSandbox(Strict):
@@ -115,7 +134,80 @@ class SandboxView(Strict):
     """Unix seconds."""
     expires_at: float
     phases: Phases = Phases()
+    queue: QueuePlace | None = None
+    """Where its container stands in the line to be started; None: it has left it."""
+    group: str | None = None
+    """The group that it is of."""
     ended: Ended | None = None
+
+
+class CreateGroup(CreateSandbox):
+    """`POST /sandboxes:group`: `n` identical sandboxes, all or none; what else is said is said of each."""
+
+    id: str | None = Field(None, pattern=GROUP_PATTERN)
+    """Its sandboxes are `<id>.0`, `<id>.1`, …"""
+    n: int = Field(ge=1, le=4096)
+    patience: float = Field(0, ge=0, le=86_400)
+    """With `wait`: seconds to stand in line until `n` places are free at once; then, and with 0 at once, 429."""
+
+
+class GroupView(Strict):
+    """Sandboxes that were asked for together."""
+
+    id: str
+    n: int
+    sandboxes: list[SandboxView]
+
+
+class PoolSettings(Strict):
+    """How many started containers of an environment wait for requests."""
+
+    target: int = Field(0, ge=0, le=4096)
+    """That are kept at any time; 0, with no ceiling: there is no pool."""
+    ceiling: int | None = Field(None, ge=0, le=4096)
+    """To which demand and forecasts may raise their number. Default: four times the target."""
+    decay: float = Field(60, gt=0, le=86_400)
+    """Seconds without a request after which the number that demand has raised is halved, and so on."""
+
+    @property
+    def most(self) -> int:
+        """The ceiling."""
+        return 4 * self.target if self.ceiling is None else self.ceiling
+
+    @model_validator(mode="after")
+    def _target_below_ceiling(self) -> Self:
+        if self.ceiling is not None and self.ceiling < self.target:
+            raise ValueError(f"the ceiling ({self.ceiling}) is below the target ({self.target}): raise it")
+        return self
+
+
+class Forecast(Strict):
+    """`PUT /pools/{environment}/forecasts/{run}`: what a run will still ask for."""
+
+    sandboxes: int = Field(ge=0, le=1_000_000_000)
+    """Each request of the run takes one off."""
+    lease: float = Field(600, gt=0, le=86_400)
+    """Seconds after which it no longer counts, unless it is told again."""
+
+
+class PoolView(PoolSettings):
+    """The pool of an environment."""
+
+    environment: str
+    wanted: int
+    """How many are to be there now, by target, demand and forecasts, within the ceiling."""
+    ready: int
+    starting: int
+    demand: int
+    """The requests of the busiest ten seconds, halved while none come."""
+    forecasts: dict[str, int] = Field(default_factory=dict)
+    """By run: sandboxes that it will still ask for."""
+    hits: int
+    """Requests that were given a container that was ready or starting."""
+    misses: int
+    error: str = ""
+    """Why the last start failed; it is tried again in `retry_in` seconds."""
+    retry_in: float | None = None
 
 
 class Route(Strict):

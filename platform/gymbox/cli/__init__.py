@@ -17,6 +17,7 @@ COMMANDS = {
     "eval": "Figures of runs, comparisons, reports, profiles, and rewards anew.",
     "export": "Runs for experiment trackers, as tables, and as sets to train on.",
     "sandbox": "List, remove, enter and read sandboxes of a running controller.",
+    "pool": "Say how many started containers wait for requests.",
     "dataset": "Check, shape, split, put together, fetch and publish rows of tasks.",
     "env": "List, show, make, test and start environments.",
     "serve": "Start a server: controller, proxy, model or agent.",

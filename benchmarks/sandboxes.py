@@ -1,6 +1,6 @@
 """Sandboxes: what starting one, and running a command in one, costs beside the bare Docker engine.
 
-Each against its baseline in the same run, interleaved; no pool anywhere:
+Each against its baseline in the same run, interleaved; no pool but in the last:
 
 * cold: CPU of a whole rollout of `counter` (container created, ready, three model turns, verified, removed) beside the
   bare Engine API (create, start, remove on network none) plus the sandbox server's own start;
@@ -8,7 +8,8 @@ Each against its baseline in the same run, interleaved; no pool anywhere:
   container, less what it counts for a container that sleeps;
 * exec: round trip of `echo hi` in a live sandbox through the proxy beside `docker exec`;
 * fork: a snapshot of a sandbox with 100 MB in its workspace and a new one that is ready with them, beside `docker
-  commit` of a container with the same in its writable layer, and one new sandbox without a snapshot (a claim).
+  commit` of a container with the same in its writable layer, and one new sandbox without a snapshot (a claim);
+* claims: how long requests wait for a sandbox of a warm pool; see `pools.py`.
 
 CPU is the whole machine's for the first: run it on an idle one.
 """
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import docker
+import pools
 from gymbox.agents.tool_loop import ToolLoop
 from gymbox.client import ControllerClient
 from gymbox.embedded import EmbeddedController
@@ -224,7 +226,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gymbox-bench-") as name:
         Path(name).chmod(0o755)
         figures, notes = asyncio.run(measure(Path(name)))
-    finish("sandboxes", figures, notes)
+    with tempfile.TemporaryDirectory(prefix="gbx") as name:
+        Path(name).chmod(0o711)
+        of_pools, told = asyncio.run(pools.measure("docker", Path(name)))
+    finish("sandboxes", [*figures, *of_pools], [*notes, *told])
 
 
 if __name__ == "__main__":

@@ -21,9 +21,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from gymbox_sandbox.lifecycle import (
     ROLLOUT_HEADER,
+    CreateGroup,
     CreateSandbox,
     Ended,
     ForkSandbox,
+    GroupView,
+    PoolSettings,
+    PoolView,
     Priority,
     SandboxView,
     SnapshotView,
@@ -32,6 +36,7 @@ from gymbox_sandbox.lifecycle import (
 from gymbox.environment import Environment, EnvironmentView, Manifest
 from gymbox.errors import AtCapacity, Gone, Invalid, NotFound, Problem, SandboxEnded, StartFailed, Unavailable
 from gymbox.http import Answer, HttpClient
+from gymbox.network import Traffic
 from gymbox.sandbox_client import ENDED_WAIT, PAUSE, TRIES, Reach, SandboxClient
 
 if TYPE_CHECKING:
@@ -91,6 +96,49 @@ class ControllerClient:
             Problem: NotFound, Conflict, Gone, AtCapacity; see `Sandboxes.create`.
             StartFailed: it did not become ready.
         """
+        return SandboxView.model_validate(await self._created("/sandboxes", request, timeout))
+
+    async def create_group(self, request: CreateGroup, *, timeout: float = 3600) -> GroupView:
+        """Create identical sandboxes, all or none; with an id of the caller's it may be asked again and is done once.
+
+        Raises:
+            Problem: NotFound, Invalid, Conflict, Gone, AtCapacity; see `Groups.create`.
+            StartFailed: one did not become ready, so none is left.
+        """
+        return GroupView.model_validate(await self._created("/sandboxes:group", request, timeout))
+
+    async def delete_group(self, id: str) -> None:
+        """Delete what is left of a group.
+
+        Raises:
+            NotFound: there is none of that id.
+        """
+        await self._json("DELETE", f"/sandboxes:group/{id}", timeout=120)
+
+    async def pools(self) -> list[PoolView]:
+        """How many started containers of which environments wait for requests."""
+        return [PoolView.model_validate(view) for view in await self._json("GET", "/pools")]
+
+    async def set_pool(self, environment: str, settings: PoolSettings) -> PoolView:
+        """Have so many wait from now on.
+
+        Raises:
+            NotFound: there is no such environment.
+            Invalid: more than there may be sandboxes.
+        """
+        body = settings.model_dump(exclude_unset=True)
+        return PoolView.model_validate(await self._json("PUT", f"/pools/{environment}", json=body))
+
+    async def forecast(self, environment: str, sandboxes: int) -> None:
+        """Tell how many sandboxes the run of this client (see `of_run`) will still ask for.
+
+        Raises:
+            NotFound: there is no such environment.
+        """
+        run = self._claim.get("run") or "client"
+        await self._json("PUT", f"/pools/{environment}/forecasts/{run}", json={"sandboxes": sandboxes})
+
+    async def _created(self, path: str, request: CreateSandbox, timeout: float) -> Any:
         headers = {ROLLOUT_HEADER: request.id} if request.id else {}
         body = request.model_dump()
         return SandboxView.model_validate(await self._started("/sandboxes", body, headers=headers, timeout=timeout))
@@ -216,6 +264,14 @@ class ControllerClient:
         """
         await self._json("DELETE", f"/snapshots/{id}")
 
+    async def traffic(self, id: str) -> Traffic:
+        """What a sandbox's network policy let through and refused so far.
+
+        Raises:
+            NotFound: there is none of that id.
+        """
+        return Traffic.model_validate(await self._json("GET", f"/sandboxes/{id}/network"))
+
     async def environments(self) -> list[Manifest]:
         """The manifests of what sandboxes can be made of."""
         return [Manifest.model_validate(manifest) for manifest in await self._json("GET", "/environments")]
@@ -315,10 +371,12 @@ class ControllerClient:
         sent, failures = False, 0
         used[:] = [str(request.id)]
         while True:
+            patience = 0.0
             try:
                 async with self._creating:
                     left = max(0.0, deadline - asyncio.get_running_loop().time())
-                    return await self.create(request.model_copy(update={"patience": min(left, LONGEST_LINE)}))
+                    patience = min(left, LONGEST_LINE)
+                    return await self.create(request.model_copy(update={"patience": patience}))
             except Gone:
                 if sent:
                     raise
@@ -326,6 +384,8 @@ class ControllerClient:
                 used[:] = [str(request.id)]
             except AtCapacity as error:
                 pause = error.retry_after or 1.0
+                if patience == LONGEST_LINE:  # it has stood in line, and goes on standing there
+                    pause = min(pause, 1.0)
                 if asyncio.get_running_loop().time() + pause > deadline:
                     raise
                 await asyncio.sleep(pause)

@@ -90,7 +90,9 @@ def build(
     async def list_sessions(request: Request) -> Response:
         # through the proxy each sees its own; only the controller, which calls for none, sees all
         own = request.headers.get(SESSION_HEADER)
-        return JSONResponse({"sessions": [name for name in sessions.names() if own in (None, name)]})
+        names = [name for name in sessions.names() if own in (None, name)]
+        resets = {name: ago for name, ago in sessions.resets().items() if own in (None, name)}
+        return JSONResponse({"sessions": names, "resets": resets})
 
     async def end_session(request: Request) -> Response:
         sessions.close(_session(request))

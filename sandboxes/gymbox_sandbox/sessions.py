@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import math
+import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -55,6 +56,11 @@ class Sessions:
         """Of the sessions alive, sorted."""
         return sorted(self._sessions)
 
+    def resets(self) -> dict[str, float]:
+        """Seconds since its reset, of each session that has had it."""
+        now = time.monotonic()
+        return {name: now - one.reset_at for name, one in self._sessions.items() if one.reset_at is not None}
+
     def tool_definitions(self, name: str) -> list[dict[str, Any]]:
         """The tools of session `name`; before its reset, those that do not depend on the task."""
         session = self._sessions.get(name)
@@ -101,6 +107,8 @@ class Session:
         self._commands = commands
         self._task: dict[str, Any] | None = None
         self._answer: ResetAnswer | None = None
+        self.reset_at: float | None = None
+        """When its reset was through, on the monotonic clock."""
         self._tools_closed = False
         self._calls: dict[asyncio.Future[Any], Callable[[], object]] = {}
         """What is called by the agent now, and how to stop it."""
@@ -130,6 +138,7 @@ class Session:
                 async with _deadline(self._options.reset_timeout, "reset"), _failing_as("reset_failed", "reset"):
                     await self.instance._finish(self.instance.reset, parsed)
                     self._answer = ResetAnswer(tools=self.instance.tool_definitions())
+                self.reset_at = time.monotonic()
                 self._task = task
             elif self._task != task:
                 raise Conflict("this session was reset for another task; one sandbox serves one task")

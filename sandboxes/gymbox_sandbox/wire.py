@@ -20,7 +20,7 @@ token: `tools` may call what stands under *tools*; `control` may call everything
     PUT    /files?path=…&mode=644   the bytes -> {"size": n}        (control)
     GET    /archive?path=…          -> tar of a tree; with `&only=…`, once or more, of what matches  (control)
     PUT    /archive?path=…          tar -> {"files": n}             (control)
-    GET    /sessions                -> {"sessions": [id, …]}        (control)
+    GET    /sessions                -> {"sessions": [id, …], "resets": {id: seconds ago}}   (control)
     DELETE /session                 ends this session's instance    (control)
 
 Several tasks may share one sandbox server (`sessions: N`): the header ``X-Gymbox-Session`` names the instance that a

@@ -18,6 +18,7 @@ COMMANDS = {
     "export": "Runs for experiment trackers, as tables, and as sets to train on.",
     "sandbox": "List, remove, enter, read, fork and pause sandboxes of a running controller.",
     "snapshot": "List and remove snapshots of a running controller.",
+    "pool": "Say how many started containers wait for requests.",
     "dataset": "Check, shape, split, put together, fetch and publish rows of tasks.",
     "env": "List, show, make, test and start environments.",
     "serve": "Start a server: controller, proxy, model or agent.",

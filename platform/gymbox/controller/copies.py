@@ -14,7 +14,8 @@ from gymbox.errors import Conflict, Invalid, Problem, SandboxEnded, SandboxPause
 from gymbox.providers import Pauses
 
 if TYPE_CHECKING:
-    from gymbox.controller.sandboxes import Sandbox, Sandboxes
+    from gymbox.controller.sandbox import Sandbox
+    from gymbox.controller.sandboxes import Sandboxes
 
 log = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gymbox_sandbox.lifecycle import CreateSandbox, SnapshotSandbox, SnapshotView
+from gymbox_sandbox.lifecycle import SnapshotSandbox, SnapshotView
 from gymbox_sandbox.saved import Instance, LoadRequest, Saved, SaveRequest
 from pydantic import BaseModel, ValidationError
 
-from gymbox.controller.containers import Container
+from gymbox.controller.container import Container
 from gymbox.environment import Environment
 from gymbox.errors import AtCapacity, Conflict, Invalid, NotFound, Unavailable
 from gymbox.http import HttpClient
@@ -114,16 +114,16 @@ class Snapshots:
         shown = self._record(id).model_dump(include=set(SnapshotView.model_fields))
         return SnapshotView.model_validate({**shown, "used_by": self._in_use().get(id, [])})
 
-    def check(self, request: CreateSandbox, environment: Environment) -> None:
+    def check(self, id: str | None, environment: Environment) -> None:
         """
         Raises:
             NotFound: there is no such snapshot.
             Invalid: it is another environment's, or the environment's tasks share sandboxes.
             Conflict: it is of another version of the environment.
         """
-        if request.snapshot is None:
+        if id is None:
             return
-        record = self._record(request.snapshot)
+        record = self._record(id)
         if record.environment != environment.name:
             raise Invalid(f"snapshot {record.id} is one of {record.environment}, not of {environment.name}")
         if environment.manifest.sessions > 1:

@@ -1,4 +1,4 @@
-"""`gymbox serve controller` as a process of its own, on this machine's engine."""
+"""A controller as a process of its own on real containers, with a state that outlives it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from gymbox.providers.container import CONTROLLER_LABEL
 ROOT = Path(__file__).parents[3]
 TOKEN = "gbx_admin_docker-tests-only"
 
-Start = Callable[[], Any]
-
 
 @pytest.fixture
 def state(engine: Any) -> Iterator[Path]:
@@ -38,17 +36,15 @@ def state(engine: Any) -> Iterator[Path]:
 
 
 @pytest.fixture
-def controller(state: Path) -> Start:
-    """Starts `gymbox serve controller`: `async with controller() as (process, client)`; with another folder of
-    environments, if one is given."""
+def controller(state: Path) -> Callable[..., Any]:
+    """Starts `gymbox serve controller`: `async with controller() as (process, client)`."""
 
     @asynccontextmanager
-    async def start(*more: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, ControllerClient]]:
-        arguments = ["--port", "0", "--proxy-port", "0", "--state", str(state), "--max-starting", "4"]
-        environments = [word for each in (*more, ROOT / "environments") for word in ("--environments", str(each))]
+    async def start(*more: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, ControllerClient]]:
+        arguments = ["--port", "0", "--proxy-port", "0", "--state", str(state), "--max-starting", "4", *more]
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", "from gymbox.cli import main; main()"),
-            *("serve", "controller", "provider=docker", *arguments, *environments),
+            *("serve", "controller", "provider=docker", *arguments, "--environments", str(ROOT / "environments")),
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "GYMBOX_TOKEN": TOKEN},
             limit=1 << 20,

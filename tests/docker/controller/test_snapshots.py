@@ -125,7 +125,7 @@ async def test_snapshots_and_pauses_outlive_a_killed_controller(controller: Any,
 
 
 async def test_a_task_that_lives_too_long_is_ended_as_that(controller: Any, own_environments: Path) -> None:
-    async with controller(own_environments) as (_, client):
+    async with controller("--environments", str(own_environments)) as (_, client):
         box = await begun(client, environment="brief")
         other = await begun(client, "other")
         ended = (await client.get("first", wait_ended=30)).ended
@@ -137,7 +137,7 @@ async def test_a_task_that_lives_too_long_is_ended_as_that(controller: Any, own_
 
 
 async def test_a_workspace_on_disk_is_saved_too(controller: Any, own_environments: Path) -> None:
-    async with controller(own_environments) as (_, client):
+    async with controller("--environments", str(own_environments)) as (_, client):
         box = await begun(client, environment="on_disk")
         await box.exec("head -c 30000000 /dev/urandom > big; truncate -s 1G hole; sha256sum big > sum")
         (view,) = await client.fork("first")

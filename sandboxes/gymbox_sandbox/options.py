@@ -38,6 +38,8 @@ class Options(NamedTuple):
     variables: str = ""
     """A file with the environment variables that the image has for its programs, where this process's are not those:
     NAME=VALUE, each ended by a nul byte."""
+    network: str = ""
+    """What of `relay.WAYS` leads out, with commas between; empty: nothing."""
     max_sessions: int = 1
     tool_timeout: float = 60
     """Seconds, as the next two."""

@@ -105,7 +105,7 @@ def environment_builds(environment: Environment, runtime: str) -> list[Build]:
 
 def image_name(environment: Environment) -> str:
     """What its image is called; any name of an environment makes a legal one."""
-    return f"gymbox-env-{re.sub('[^a-z0-9]+', '-', environment.name.lower()).strip('-')}"
+    return f"gymbox-env-{plain_name(environment.name)}"
 
 
 def files_of(environment: Environment) -> dict[str, bytes]:
@@ -154,3 +154,19 @@ def bases_of(dockerfile: str) -> list[str]:
 def starts_from(dockerfile: str) -> str:
     """What the last stage of a Dockerfile is based on; `""` if it has no stage."""
     return next(reversed(bases_of(dockerfile)), "")
+
+
+def service_build(environment: Environment, name: str, base: str, base_id: str) -> Build:
+    """The image of a service that has a folder of its own."""
+    service = environment.manifest.services[name]
+    folder = environment.folder / str(service.build)
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in environment.service_files(service)}
+    dockerfile = files["Dockerfile"].decode()
+    if re.search(r"\$\{?BASE_IMAGE\b", dockerfile):
+        dockerfile = f"{dockerfile}\n# base: {base_id}\n"
+    return Build(f"gymbox-service-{plain_name(environment.name)}-{name}", dockerfile, files, {"BASE_IMAGE": base})
+
+
+def plain_name(name: str) -> str:
+    """What of a name an image may be called by."""
+    return re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")

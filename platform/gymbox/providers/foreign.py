@@ -77,6 +77,8 @@ class Foreign:
     def fitted(self, config: dict[str, Any]) -> dict[str, Any]:
         """The body of `POST /containers/create`, made for our own image, for one of this image."""
         host = config["HostConfig"]
+        mounted = {mount["Target"] for mount in host.get("Mounts", ())}
+        volumes = [path for path in map(_plain, self.volumes) if path not in mounted]
         given = [variable.partition("=")[0] for variable in (*SERVER_VARIABLES, *config["Env"])]
         return {
             **config,
@@ -89,7 +91,7 @@ class Foreign:
                 **host,
                 "Mounts": [*host.get("Mounts", ()), self._mount()],
                 # else each volume would be a folder without a limit on the machine's disk
-                "Tmpfs": {**{_plain(path): host["Tmpfs"]["/tmp"] for path in self.volumes}, **host["Tmpfs"]},
+                "Tmpfs": {**dict.fromkeys(volumes, host["Tmpfs"]["/tmp"]), **host["Tmpfs"]},
             },
         }
 

@@ -49,12 +49,12 @@ def _accounts(probe: Probe, name: str) -> bytes:
 def _fault_inside(probe: Probe, volumes: list[str]) -> str | None:
     """Whether the server's folder, or a link that leads there, comes with the image: what is mounted over it could
     then replace the server."""
-    if probe.has(OURS) or probe.link_at("/opt"):
-        return f"it has a {OURS} of its own" if probe.has(OURS) else "its /opt is a link"
     for volume in volumes:
         parts = volume.strip("/").split("/")
         for length in range(1, len(parts) + 1):
             target = probe.link_at("/" + "/".join(parts[:length]))
             if target and is_in_the_way("/".join([target, *parts[length:]])):
                 return f"its VOLUME {volume} leads to {target}"
-    return None
+    if probe.link_at("/opt"):
+        return "its /opt is a link"
+    return f"it has a {OURS} of its own" if probe.has(OURS) else None

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from docker import APIClient
 from docker.errors import APIError, NotFound
@@ -18,7 +20,7 @@ from urllib3.exceptions import ReadTimeoutError
 
 from gymbox.environment import Environment
 from gymbox.errors import ImageBuildFailed, Problem, by_this_python
-from gymbox.providers.builds import LABEL, Build, environment_builds, runtime_build
+from gymbox.providers.builds import LABEL, Build, environment_builds, runtime_build, service_build
 from gymbox.providers.foreign import Foreign, bases_in_registries, foreign_builds, is_foreign
 from gymbox.providers.foreign_base import refuse_without_apt, what_follows
 from gymbox.providers.pull import digest_of, ensure_pulled
@@ -26,6 +28,15 @@ from gymbox.providers.runtime import NAME as RUNTIME_NAME
 from gymbox.providers.runtime import Runtimes, portable_build
 
 LOG_LINES = 60
+
+
+class ServiceImage(NamedTuple):
+    """What a service runs from."""
+
+    tag: str
+    writable: Mapping[str, tuple[int, int] | None]
+    """Folders that it, or the manifest, declares to be written to, with their owners (uid, gid); None: it has no such
+    folder."""
 
 
 class Images:
@@ -66,10 +77,53 @@ class Images:
                 self._build_once(build)
         return builds[-1].tag
 
-    def tags(self, environment: Environment) -> set[str]:
-        """All images that it has now, or would have had they been built; none is built, and none is pulled."""
+    def ensure_service(self, environment: Environment, name: str) -> ServiceImage:
+        """The image of one of the environment's services, built or pulled now if the engine has none.
+
+        Raises:
+            ImageBuildFailed, ImageNotPulled, RegistryAway: see `ensure`.
+        """
+        service = environment.manifest.services[name]
+        tag = service.image
+        if tag is None:
+            build = self._service_build(environment, name, self._pulled)
+            self._build_once(build)
+            tag = build.tag
+        else:
+            self._pulled(tag)
+        config = self._engine.inspect_image(tag)["Config"] or {}
+        writable = dict.fromkeys([*(config.get("Volumes") or ()), *service.tmpfs])
+        return ServiceImage(tag, self._owners(tag, list(writable)))
+
+    def _service_build(self, environment: Environment, name: str, get: Callable[[str], dict[str, Any]]) -> Build:
+        return service_build(environment, name, self._base, str(self._own_base(get)["Id"]))
+
+    def _owners(self, tag: str, folders: list[str]) -> dict[str, tuple[int, int] | None]:
+        """Whose each folder of an image is; None where it has no such folder."""
+        if not folders:
+            return {}
+        made = self._engine.create_container(tag, command=["true"])["Id"]  # it is never started
         try:
-            return {build.tag for build in self._builds(environment, self._engine.inspect_image)}
+            return {folder: self._owner(made, folder) for folder in folders}
+        finally:
+            self._engine.remove_container(made, v=True, force=True)
+
+    def _owner(self, container: str, folder: str) -> tuple[int, int] | None:
+        try:
+            chunks, _ = self._engine.get_archive(container, folder, chunk_size=tarfile.BLOCKSIZE)
+        except NotFound:
+            return None
+        with contextlib.closing(chunks):  # its content is not read
+            head = tarfile.TarInfo.frombuf(next(chunks), tarfile.ENCODING, "surrogateescape")
+        return head.uid, head.gid
+
+    def tags(self, environment: Environment) -> set[str]:
+        """All images that it and its services have now, or would have had they been built; none is built, and none is
+        pulled."""
+        look, services = self._engine.inspect_image, environment.manifest.services
+        try:
+            own = [self._service_build(environment, name, look) for name in services if services[name].image is None]
+            return {build.tag for build in [*own, *self._builds(environment, look)]}
         except (NotFound, ImageBuildFailed):
             return set()
 

@@ -56,7 +56,9 @@ class Stock:
         containers = Counter(row["ImageID"] for row in self._engine.containers(all=True))
         built = {tag: row for row in rows for tag in _built_tags(row)}
         first = {
-            tag: ", ".join(sorted(environments.get(tag, ()))) or _counted(containers[row["Id"]])
+            tag: ", ".join(sorted(environments.get(tag, ())))
+            or _counted(containers[row["Id"]])
+            or ("another name" if _has_another_name(row) else "")
             for tag, row in built.items()
         }
         # what nobody asks for is needed all the same where others are made of it, or run on it
@@ -123,11 +125,17 @@ def _built_tags(row: Mapping[str, Any]) -> list[str]:
 
 def _stays(row: Mapping[str, Any], rows: Iterable[Mapping[str, Any]], used_by: Mapping[str, str]) -> bool:
     """Whether an image is there for its own sake, rather than as a step on the way to another."""
-    tags = [tag for tag in row["RepoTags"] or [] if tag != "<none>:<none>"]
-    if tags:
-        ours = _built_tags(row)
-        return len(ours) < len(tags) or any(used_by[tag] for tag in ours)
+    if _names(row):
+        return _has_another_name(row) or any(used_by[tag] for tag in _built_tags(row))
     return all(other["ParentId"] != row["Id"] for other in rows)
+
+
+def _has_another_name(row: Mapping[str, Any]) -> bool:
+    return len(_built_tags(row)) < len(_names(row))
+
+
+def _names(row: Mapping[str, Any]) -> list[str]:
+    return [tag for tag in row["RepoTags"] or [] if tag != "<none>:<none>"]
 
 
 def _ancestors(rows: Iterable[Mapping[str, Any]], ids: Iterable[str]) -> set[str]:

@@ -81,7 +81,7 @@ def build(engine: Any) -> Iterator[Callable[..., str]]:
         return image.tag
 
     yield make
-    for tag in reversed(made):
+    for tag in reversed(dict.fromkeys(made)):
         engine.images.remove(tag, force=True)
 
 
@@ -94,9 +94,10 @@ def parts(build: Callable[..., str]) -> str:
 @pytest.fixture(autouse=True)
 def images_are_removed(engine: Any) -> Iterator[None]:
     yield
-    for image in engine.images.list(filters={"label": "gymbox.image"}):
-        if image.labels["gymbox.image"].startswith("gymbox-env-plain"):
-            engine.images.remove(image.id, force=True)
+    for step in ("", "-base", "-apt", "-pip"):
+        for image in engine.images.list(filters={"label": f"gymbox.image=gymbox-env-plain{step}"}):
+            for tag in image.tags if step or "gymbox.runtime" in image.labels else ():
+                engine.images.remove(tag, force=True)
 
 
 @pytest.fixture
@@ -155,10 +156,11 @@ async def test_a_sandbox_runs_from_any_linux_image_and_takes_nothing_of_it(
 
 
 async def test_the_agents_programs_are_the_images_own_and_run_by_its_variables(
-    sandboxes: Any, based: Any, build: Any, parts: str, run_in: Any
+    sandboxes: Any, based: Any, build: Any, parts: str, run_in: Any, engine: Any
 ) -> None:
     """The control of the test above: what did not reach the server is there."""
     started = await sandboxes.start(based(build(IMAGES["hostile"].format(parts=parts))))
+    assert "Health" not in engine.containers.get(started.id).attrs["State"]
     maps = (await run_in(started, ["/usr/bin/cat", "/proc/self/maps"]))["stdout"]
     assert "/harm/one.so" in maps and "/harm/two.so" in maps and "/opt/gymbox" not in maps
     written = await run_in(started, ["/usr/bin/touch", "/harm/data/x", "/harm/x", "/workspace/x"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import docker.errors
 import pytest
 import yaml
 from gymbox.errors import ErrorKind, ImageNotPulled, RegistryAway
@@ -83,15 +85,17 @@ def push(engine: Any, registry: Registry) -> Iterator[Callable[[str, str], str]]
     for image in engine.images.list():
         for reference in {*image.tags, *(image.attrs["RepoDigests"] or ())}:
             if reference.startswith(registry.address):
-                engine.images.remove(reference, force=True)
+                with contextlib.suppress(docker.errors.ImageNotFound):  # a tag goes with its digest
+                    engine.images.remove(reference, force=True)
 
 
 @pytest.fixture(autouse=True)
 def images_are_removed(engine: Any, push: Any) -> Iterator[None]:
     yield
-    for image in engine.images.list(filters={"label": "gymbox.image"}):
-        if image.labels["gymbox.image"].startswith("gymbox-env-plain"):
-            engine.images.remove(image.id, force=True)
+    for step in ("", "-base", "-apt", "-pip"):
+        for image in engine.images.list(filters={"label": f"gymbox.image=gymbox-env-plain{step}"}):
+            for tag in image.tags if step or "gymbox.runtime" in image.labels else ():
+                engine.images.remove(tag, force=True)
 
 
 def _file_in(engine: Any, tag: str) -> bytes:
@@ -142,7 +146,7 @@ async def test_what_a_dockerfile_starts_from_is_pulled_alike(
 async def test_a_registry_that_asks_for_credentials_gives_no_access(
     sandboxes: Any, environment: Any, tmp_path: Path
 ) -> None:
-    closed = Registry(tmp_path / "closed", auth={"silly": {"realm": "closed", "service": "closed"}})
+    closed = Registry(tmp_path / "closed", auth={"htpasswd": {"realm": "closed", "path": str(tmp_path / "passwords")}})
     try:
         with pytest.raises(ImageNotPulled, match="docker login") as raised:
             await sandboxes.provider.prepare(environment(image={"base": f"{closed.address}/secret:1"}))

@@ -103,6 +103,15 @@ def test_a_volume_of_the_image_is_in_memory_with_a_limit_and_what_a_sandbox_has_
     assert set(mounts()) == {"/opt/gymbox/rt"}
 
 
+def test_a_volume_of_the_image_where_the_workspace_is_on_disk_is_the_workspace() -> None:
+    foreign = Foreign.of(HOSTILE)
+    assert foreign is not None
+    disk = {"Type": "volume", "Source": "disk", "Target": "/workspace"}
+    host = {"Tmpfs": {"/tmp": "size=1m"}, "Mounts": [disk]}
+    found = foreign.fitted({"Entrypoint": ["python"], "Env": [], "HostConfig": host})["HostConfig"]
+    assert found["Mounts"][0] == disk and set(found["Tmpfs"]) == {"/tmp", "/data"}
+
+
 def test_all_else_is_as_for_our_own_image() -> None:
     host = fitted()["HostConfig"]
     assert host["Privileged"] is False and host["ReadonlyRootfs"] is True and host["CapDrop"] == ["ALL"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tarfile
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import yaml
 from gymbox.environment import Environment
 from gymbox.errors import ImageBuildFailed
 from gymbox.providers.builds import Build, environment_builds, runtime_build
-from gymbox.providers.images import _last_step
+from gymbox.providers.images import Images, _last_step
 
 
 @pytest.fixture
@@ -112,6 +114,39 @@ def test_a_dockerfile_that_cannot_work_is_refused_before_anything_is_built(
 ) -> None:
     with pytest.raises(ImageBuildFailed, match=reason):
         environment_builds(environment(files=files, dockerfile="Dockerfile"), "runtime:1")
+
+
+class Counting(Images):
+    """Builds nothing, and counts how many it builds at once."""
+
+    now = most = 0
+
+    def builds(self, environment: Environment) -> list[Build]:
+        return environment_builds(environment, "runtime:1")
+
+    def _has(self, tag: str) -> bool:
+        return False
+
+    def _build(self, build: Build) -> None:
+        with self.counting:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        self.together.wait()
+        with self.counting:
+            self.now -= 1
+
+    counting = threading.Lock()
+    together = threading.Barrier(2)
+
+
+def test_no_more_images_are_built_at_once_than_it_was_made_for(
+    environment: Callable[..., Environment], tmp_path: Path
+) -> None:
+    images = Counting(None, "base:1", {}, tmp_path / "builds", 60, builds=2)
+    environments = [environment(name=f"plain{number}") for number in range(6)]
+    with ThreadPoolExecutor(6) as threads:
+        assert len(set(threads.map(images.ensure, environments))) == 6
+    assert images.most == 2
 
 
 def test_the_log_of_a_failure_starts_with_the_step_that_failed() -> None:

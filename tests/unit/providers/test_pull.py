@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
-from gymbox.errors import ImageBuildFailed, RolloutError, Stage
-from gymbox.providers.pull import _failure, digest_of
+import requests
+from docker.errors import NotFound
+from gymbox.errors import ImageBuildFailed, ImageNotPulled, RegistryAway, RolloutError, Stage
+from gymbox.providers.pull import _failure, digest_of, ensure_pulled
 
 
 @pytest.mark.parametrize(
@@ -40,3 +45,35 @@ def test_a_pulled_image_is_named_by_its_registrys_digest_and_another_by_its_id()
     assert digest_of("h:5000/debian:trixie-slim", pulled) == "h:5000/debian@sha256:2"
     assert digest_of("h:5000/debian@sha256:2", pulled) == "h:5000/debian@sha256:2"
     assert digest_of("debian:trixie-slim", {"Id": "sha256:id", "RepoDigests": None}) == "sha256:id"
+
+
+class Engine:
+    """One that pulls nothing: it says why in the midst of it, or its line breaks."""
+
+    def __init__(self, said: str | None) -> None:
+        self._said = said
+        self.asked: list[tuple[str, str]] = []
+
+    def inspect_image(self, reference: str) -> dict[str, Any]:
+        raise NotFound("no such image")
+
+    def pull(self, repository: str, tag: str, stream: bool, decode: bool) -> Iterator[dict[str, str]]:
+        self.asked.append((repository, tag))
+        if self._said is None:
+            raise requests.ConnectionError("the line broke")
+        yield {"status": "Pulling"}
+        yield {"error": self._said}
+
+
+def test_a_refusal_in_the_midst_of_a_pull_is_told_and_not_tried_again() -> None:
+    engine = Engine("denied: requested access to the resource is denied")
+    with pytest.raises(ImageNotPulled):
+        ensure_pulled(engine, "h:5000/x/y", [0, 0])
+    assert engine.asked == [("h:5000/x/y", "latest")]
+
+
+def test_a_broken_line_is_tried_three_times() -> None:
+    engine = Engine(None)
+    with pytest.raises(RegistryAway, match="the line broke"):
+        ensure_pulled(engine, "x:1@sha256:2", [0, 0])
+    assert engine.asked == [("x", "sha256:2")] * 3

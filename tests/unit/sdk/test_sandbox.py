@@ -34,7 +34,7 @@ def test_an_image_is_refused_with_a_controller_and_told_why() -> None:
         ({"environment": "counter"}, "there is no environment 'counter'"),
         ({"memory": 2}, r"limits.memory: .*did you mean 'memory_mb'"),
         ({"cpus": 0}, "limits.cpus: .*greater than 0"),
-        ({"network": "everything"}, "network: "),
+        ({"network": "everything"}, "network"),
         ({"image": "Debian Trixie"}, "image.base: "),
         ({"image": 3}, "image.base: "),
     ],

@@ -34,6 +34,7 @@ from gymbox_sandbox.lifecycle import (
 from gymbox.environment import Environment, EnvironmentView, Manifest
 from gymbox.errors import AtCapacity, Gone, Invalid, NotFound, Problem, SandboxEnded, StartFailed, Unavailable
 from gymbox.http import Answer, HttpClient
+from gymbox.network import Traffic
 from gymbox.sandbox_client import ENDED_WAIT, PAUSE, TRIES, Reach, SandboxClient
 
 if TYPE_CHECKING:
@@ -185,6 +186,14 @@ class ControllerClient:
         """The last lines that its container printed."""
         answer = await self._request("GET", f"/sandboxes/{id}/logs", params={"tail": str(tail)})
         return answer.body.decode(errors="replace")
+
+    async def traffic(self, id: str) -> Traffic:
+        """What a sandbox's network policy let through and refused so far.
+
+        Raises:
+            NotFound: there is none of that id.
+        """
+        return Traffic.model_validate(await self._json("GET", f"/sandboxes/{id}/network"))
 
     async def environments(self) -> list[Manifest]:
         """The manifests of what sandboxes can be made of."""

@@ -7,6 +7,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 
 from gymbox_sandbox.lifecycle import CreateSandbox, Ended, Forecast
 from gymbox_sandbox.wire import SESSION_HEADER
@@ -108,7 +109,9 @@ class LocalController:
             async with self._placed(sandbox.environment, f"{sandbox.id[:80]}.verify-{secrets.token_hex(3)}") as clean:
                 yield clean
 
-        return SandboxClient(sandbox.id, sandbox.environment.manifest, self._http, reach, why, fresh, self.judge)
+        found = SandboxClient(sandbox.id, sandbox.environment.manifest, self._http, reach, why, fresh, self.judge)
+        found.lead_models = partial(self._sandboxes.lead_models, sandbox)
+        return found
 
     async def judge(self) -> Judge:
         """

@@ -89,6 +89,9 @@ class SandboxClient:
     ) -> None:
         self.id = id
         self.tools = SandboxTools(self)
+        self.lead_models: Callable[[str, str], None] | None = None
+        """Sends model calls from inside to the model at an address, with its key, where the network is `models`; None:
+        only its controller could."""
         self._manifest = manifest
         self._http = http
         self._reach = reach

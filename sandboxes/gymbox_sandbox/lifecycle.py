@@ -119,6 +119,8 @@ class SandboxView(Strict):
     id: str
     environment: str
     status: Literal["queued", "starting", "ready", "ended"]
+    network: str = "none"
+    """What it may reach: `none`, `internal`, `models`, `allow: HOST, …` or `open`."""
     provider: str
     image: str | None = None
     """Digest or content-addressed tag of its image; None for a process."""
@@ -219,6 +221,8 @@ class Route(Strict):
     session: str = ""
     tools_token: str
     control_token: str
+    models_token: str = ""
+    """Of the container that it is on, where that may call models; empty: it may not."""
     ended: Ended | None = None
     """Set: answer 410 with this cause."""
 

@@ -2,6 +2,7 @@
 
     supervisor (root, or the caller's user)      starts commands for the server, outlives nobody
     ├── server (server user)                     the environment's code; cannot be read by the agent
+    │   └── relay (server user)                  only where a network policy lets something out
     └── reaper (as the supervisor), one a command
         └── command (agent user)
 
@@ -113,9 +114,15 @@ def _become_server(
         prctl.signal_when_parent_dies(signal.SIGKILL)
         if os.getppid() != supervisor:
             _exit(status)
+        variables = dict(agent_environment(options.workspace, agent_user))
+        if options.network:
+            from gymbox_sandbox import relay
+
+            relay.start(options.network, options.directory)
+            variables |= relay.variables(options.network)
         from gymbox_sandbox.commands import Commands
 
-        commands = Commands(link, options.workspace, agent_environment(options.workspace, agent_user))
+        commands = Commands(link, options.workspace, variables)
         status = serve(options, commands) or 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1

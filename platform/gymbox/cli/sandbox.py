@@ -59,7 +59,7 @@ def ls(
     if as_json:
         print_json([view.model_dump(mode="json") for view in views])
         return
-    columns = ["id", "environment", "status", "age", "expires in", "container"]
+    columns = ["id", "environment", "status", "network", "age", "expires in", "container"]
     print_table(columns, (_row(view) for view in views))
 
 
@@ -102,6 +102,12 @@ def logs(
 ) -> None:
     """Print the last lines that a sandbox's server printed."""
     typer.echo(ask(controller, lambda client: client.logs(id, tail)), nl=False)
+
+
+@app.command()
+def network(id: str = Id, controller: str = Controller) -> None:
+    """Show, as JSON, what a sandbox's network policy let through and refused so far."""
+    print_json(ask(controller, lambda client: client.traffic(id)).model_dump(mode="json"))
 
 
 @app.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -239,7 +245,8 @@ def exit_code(result: ExecResult) -> int:
 def _row(view: SandboxView) -> list[str]:
     now = time.time()
     left = view.ended.cause if view.ended else _said(view.expires_at - now)
-    return [view.id, view.environment, view.status, _said(now - view.created_at), left, view.container or ""]
+    age = _said(now - view.created_at)
+    return [view.id, view.environment, view.status, view.network, age, left, view.container or ""]
 
 
 def _said(seconds: float) -> str:

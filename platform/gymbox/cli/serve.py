@@ -80,6 +80,9 @@ def controller(
     proxy_socket: Path = typer.Option(None, help="Admin socket of a proxy; without one, a proxy starts in here."),
     proxy_url: str = typer.Option(None, help="Where clients reach that proxy."),
     proxy_port: int = typer.Option(PROXY_PORT, help="Port of the proxy that starts in here."),
+    models_url: str = typer.Option(
+        None, help="Where this machine reaches the proxy, for model calls of sandboxes; default: where clients do."
+    ),
     share_tokens: Path = typer.Option(None, help="Folder where servers beside this one find their tokens."),
     log_format: str = LogFormat,
 ) -> None:
@@ -105,6 +108,7 @@ def controller(
         lease=lease,
         idle=idle,
         drain=drain,
+        models_url=models_url,
         pools=given.pools,
     )
     if (proxy_socket is None) != (proxy_url is None):

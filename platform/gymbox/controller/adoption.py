@@ -17,6 +17,7 @@ from gymbox.controller.containers import Containers
 from gymbox.controller.state import StateDirectory
 from gymbox.environment import Environment
 from gymbox.http import HttpClient
+from gymbox.network import way_out
 from gymbox.providers import Found, SandboxProvider, Started
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,9 @@ class Adoption:
                 labels=found.labels,
                 started=started,
             )
+            if way_out(environment.manifest.network) is not None:
+                # its way out ended with the last controller; to start what runs is to adopt it
+                await self.provider.start(self.containers.spec(container), container.mark)
             occupants = await self._occupants_of(container, claims)
         except Exception as error:
             log.warning("removing %s, which cannot be adopted: %s", found.id, error)

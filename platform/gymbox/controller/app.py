@@ -26,6 +26,7 @@ from gymbox.controller.metrics import CONTENT_TYPE
 from gymbox.controller.sandboxes import Sandboxes
 from gymbox.environment import Catalog, EnvironmentView, Manifest
 from gymbox.errors import AtCapacity, ConfigError, Conflict, Gone, Invalid, NotFound, Unavailable
+from gymbox.network import Traffic
 from gymbox.serving import answers, new_app
 
 LONGEST_WAIT = 60.0
@@ -126,6 +127,11 @@ def _add_sandboxes(app: FastAPI, sandboxes: Sandboxes) -> None:
         sandbox = sandboxes.renew(id, request.lease)
         await sandboxes.learn_resets([sandbox])
         return sandboxes.view(sandbox)
+
+    @app.get("/sandboxes/{id}/network", tags=["sandboxes"], responses=answers(NotFound))
+    async def network(id: str) -> Traffic:
+        """What its network policy let through and refused so far, for all sandboxes that share its container."""
+        return sandboxes.traffic(id)
 
     @app.get("/sandboxes/{id}/logs", tags=["sandboxes"], response_class=Response, responses=answers(NotFound))
     async def logs(id: str, tail: Annotated[int, Query(ge=1, le=10_000)] = 100) -> Response:

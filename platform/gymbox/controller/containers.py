@@ -7,7 +7,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, Protocol
 
@@ -21,7 +21,7 @@ from gymbox.controller.state import StateDirectory
 from gymbox.environment import Environment
 from gymbox.errors import ImageBuildFailed, Problem, StartFailed, Unavailable
 from gymbox.http import HttpClient
-from gymbox.providers import SandboxProvider, Started, StartSpec
+from gymbox.providers import ModelsAt, SandboxProvider, Started, StartSpec
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +64,11 @@ class Containers:
         *,
         max_starting: int,
         idle: float,
+        models: Callable[[str], ModelsAt | None] = lambda container: None,
     ) -> None:
+        """`models`: where the model calls of a container go."""
         self._provider = provider
+        self._models = models
         self._state = state
         self._http = http
         self._watcher = watcher
@@ -250,13 +253,7 @@ class Containers:
             async with self._turn(container):
                 container.mark("queued")
                 began = time.monotonic()
-                spec = StartSpec(
-                    id=container.id,
-                    environment=container.environment,
-                    directory=self._state.directory_of(container.id),
-                    labels=container.labels,
-                )
-                started = await self._provider.start(spec, container.mark)
+                started = await self._provider.start(self.spec(container), container.mark)
                 self._took.add(time.monotonic() - began)
             if container.early_end is not None:
                 await self.remove(container.id).wait()
@@ -274,6 +271,16 @@ class Containers:
             self._watcher.started(container)
         finally:
             self._refilling.discard(container)
+
+    def spec(self, container: Container) -> StartSpec:
+        """What its start is asked for."""
+        return StartSpec(
+            id=container.id,
+            environment=container.environment,
+            directory=self._state.directory_of(container.id),
+            labels=container.labels,
+            models=self._models(container.id),
+        )
 
     def _failed(self, container: Container, error: Problem) -> None:
         log.warning("container %s did not start: %s", container.id, error)

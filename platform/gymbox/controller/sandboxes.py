@@ -43,7 +43,8 @@ from gymbox.errors import (
     Unavailable,
 )
 from gymbox.http import HttpClient
-from gymbox.providers import SandboxProvider
+from gymbox.network import Traffic, told, way_out
+from gymbox.providers import ModelsAt, SandboxProvider, lead_models, traffic_of
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,13 @@ class Sandboxes:
         self._routes = routes
         self._http = http
         self._containers = Containers(
-            provider, state, http, self, max_starting=settings.most_starting, idle=settings.idle
+            provider,
+            state,
+            http,
+            self,
+            max_starting=settings.most_starting,
+            idle=settings.idle,
+            models=self._models_at,
         )
         self.arrivals = Arrivals(
             settings.max_sandboxes,
@@ -248,6 +255,20 @@ class Sandboxes:
             return "".join(sandbox.ended.logs.splitlines(keepends=True)[-tail:])
         return "" if sandbox.container.started is None else await self._containers.logs(sandbox.container, tail)
 
+    def traffic(self, id: str) -> Traffic:
+        """What it was let through to and refused; of one that has ended while its provider remembers.
+
+        Raises:
+            NotFound: there is none of that id.
+        """
+        return traffic_of(self.provider, self.get(id).container.id)
+
+    def lead_models(self, sandbox: Sandbox, url: str, key: str) -> None:
+        """Send its model calls to the one model at `url` from now on, where its network lets them out. Sandboxes that
+        share a container cannot be told apart by their calls, so these stay with the proxy's models."""
+        if sandbox.container.capacity == 1:
+            lead_models(self.provider, sandbox.container.id, ModelsAt(url, key, one=True))
+
     def status(self, sandbox: Sandbox) -> str:
         """`queued`, `starting`, `ready` (its route is in) or `ended`."""
         if sandbox.ended is not None:
@@ -265,6 +286,7 @@ class Sandboxes:
                 "id": sandbox.id,
                 "environment": sandbox.environment.name,
                 "status": self.status(sandbox),
+                "network": told(sandbox.environment.manifest.network),
                 "provider": self.provider.name,
                 "image": container.started.image if container.started else None,
                 "container": container.id,
@@ -373,18 +395,23 @@ class Sandboxes:
     def _new(
         self, id: str, request: CreateSandbox, environment: Environment, container: Container, place: Ticket
     ) -> Sandbox:
-        tokens = self.tokens.of(id)
+        tokens, way = self.tokens.of(id), way_out(environment.manifest.network)
         route = Route(
             sandbox=id,
             session=id if container.capacity > 1 else "",
             tools_token=fingerprint(tokens.tools),
             control_token=fingerprint(tokens.control),
+            models_token=fingerprint(self.tokens.of_models(container.id)) if way and way.models else "",
         )
         sandbox = Sandbox(id, essence(request, id), environment, container, route, place)
         self._live[id] = sandbox
         self._renew(sandbox, request.lease or self.settings.lease)
         self.metrics.created.labels(environment.name).inc()
         return sandbox
+
+    def _models_at(self, container: str) -> ModelsAt | None:
+        url = self.settings.models_url or self.proxy_url
+        return ModelsAt(url, self.tokens.of_models(container)) if url else None
 
     def _ready(self, sandbox: Sandbox) -> None:
         started = sandbox.container.started

@@ -36,6 +36,9 @@ class ControllerSettings(BaseModel):
     clock waits with them. Default: three for two processors, beyond which they only slow each other down."""
     lease: float = Field(600, gt=0, le=86_400)
     """Seconds after which a sandbox that nobody renews is removed, where the request does not say."""
+    models_url: str | None = None
+    """Where this machine reaches the proxy, for model calls of sandboxes with `network: models`; by default where
+    clients do."""
     idle: float = Field(5, ge=0)
     """Seconds for which a container that several sandboxes share is kept after the last of them has gone."""
     tombstones: int = Field(1000, ge=0)

@@ -13,13 +13,18 @@ from typing import Any
 
 from gymbox_sandbox.options import User
 
-from gymbox.environment import Environment
+from gymbox.environment import Environment, Manifest
+from gymbox.network import RESOLVER, told, way_out
 from gymbox.providers import StartSpec
 
 CONTROLLER_LABEL = "gymbox.controller"
 ENVIRONMENT_LABEL = "gymbox.environment"
 DIRECTORY_LABEL = "gymbox.directory"
 NETWORK_LABEL = "gymbox.network"
+SERVICES_LABEL = "gymbox.services"
+"""Of a sandbox: the names of its services."""
+SERVICE_LABEL = "gymbox.service-of"
+"""Of a service: the container that it belongs to."""
 
 DIRECTORY = "/run/gymbox"
 """Where a sandbox's directory is mounted."""
@@ -60,6 +65,8 @@ def server_command(environment: Environment, server: User) -> list[str]:
         "--reset-timeout": f"{manifest.timeouts.reset:g}",
         "--verify-timeout": f"{manifest.timeouts.verify:g}",
     }
+    if way := way_out(manifest.network):
+        options["--network"] = str(way)
     return [PYTHON, "-IBu", "-m", "gymbox_sandbox", "serve", *(word for pair in options.items() for word in pair)]
 
 
@@ -71,7 +78,8 @@ def container_config(spec: StartSpec, image: str, controller_id: str, command: l
         CONTROLLER_LABEL: controller_id,
         ENVIRONMENT_LABEL: spec.environment.name,
         DIRECTORY_LABEL: str(spec.directory),
-        NETWORK_LABEL: manifest.network,
+        NETWORK_LABEL: told(manifest.network),
+        **({SERVICES_LABEL: ",".join(manifest.services)} if manifest.services else {}),
     }
     return {
         "Image": image,
@@ -83,7 +91,7 @@ def container_config(spec: StartSpec, image: str, controller_id: str, command: l
         "Env": [],
         "Labels": labels,
         "StopTimeout": 1,
-        "HostConfig": _host_config(spec, network_of(spec.id) if manifest.network == "internal" else "none"),
+        "HostConfig": _host_config(spec, network_of(spec.id) if has_network(manifest) else "none"),
     }
 
 
@@ -97,7 +105,7 @@ def _host_config(spec: StartSpec, network: str) -> dict[str, Any]:
         "CapAdd": list(CAPABILITIES),
         "SecurityOpt": ["no-new-privileges:true", f"seccomp={SECCOMP}"],
         "ReadonlyRootfs": True,
-        "Binds": [f"{spec.directory}:{DIRECTORY}:rw"],
+        "Binds": [f"{spec.directory}:{DIRECTORY}:rw", *_resolver(spec)],
         "Tmpfs": {
             "/tmp": _tmpfs(limits.tmp_mb, "mode=1777"),
             "/home/agent": _tmpfs(limits.tmp_mb, f"mode=0700,uid={AGENT_UID},gid={AGENT_UID}"),
@@ -126,13 +134,25 @@ def _host_config(spec: StartSpec, network: str) -> dict[str, Any]:
     }
 
 
+def _resolver(spec: StartSpec) -> list[str]:
+    """Whom a sandbox with a way out asks for names: its own relay. The host's resolver is not behind that."""
+    if way_out(spec.environment.manifest.network) is None:
+        return []
+    return [f"{spec.directory}/{RESOLVER}:/etc/resolv.conf:ro"]
+
+
+def has_network(manifest: Manifest) -> bool:
+    """Whether its sandboxes have a network of their own, which leads nowhere."""
+    return manifest.network == "internal" or bool(manifest.services)
+
+
 def network_of(id: str) -> str:
     """The name of a sandbox's own network."""
     return f"gymbox-{id}"
 
 
 def network_config(spec: StartSpec, controller_id: str) -> dict[str, Any]:
-    """The network of a sandbox whose manifest says `internal`, as arguments of the SDK's `create_network`.
+    """The network of a sandbox whose manifest says `internal` or has services, as arguments of `create_network`.
 
     Nobody else is in it, it leads nowhere, and the host has no address in it: on an ordinary internal network every
     service of the host that listens on all addresses can be reached at the gateway's.
@@ -145,7 +165,7 @@ def network_config(spec: StartSpec, controller_id: str) -> dict[str, Any]:
         "labels": {CONTROLLER_LABEL: controller_id},
         "options": {
             "com.docker.network.bridge.inhibit_ipv4": "true",
-            "com.docker.network.bridge.enable_icc": "false",
+            "com.docker.network.bridge.enable_icc": "true" if spec.environment.manifest.services else "false",
         },
     }
 

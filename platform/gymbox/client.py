@@ -24,11 +24,13 @@ from gymbox_sandbox.lifecycle import (
     CreateGroup,
     CreateSandbox,
     Ended,
+    ForkSandbox,
     GroupView,
     PoolSettings,
     PoolView,
     Priority,
     SandboxView,
+    SnapshotView,
 )
 
 from gymbox.environment import Environment, EnvironmentView, Manifest
@@ -139,8 +141,12 @@ class ControllerClient:
     async def _created(self, path: str, request: CreateSandbox, timeout: float) -> Any:
         headers = {ROLLOUT_HEADER: request.id} if request.id else {}
         body = request.model_dump()
+        return SandboxView.model_validate(await self._started("/sandboxes", body, headers=headers, timeout=timeout))
+
+    async def _started(self, path: str, body: Any, **options: Any) -> Any:
+        """What a request answers that starts sandboxes."""
         try:
-            return await self._json("POST", path, json=body, headers=headers, timeout=timeout, retry=False)
+            return await self._json("POST", path, json=body, retry=False, **options)
         except Unavailable as error:
             if isinstance(error.extra.get("ended"), dict):
                 raise StartFailed(Ended.model_validate(error.extra["ended"])) from error
@@ -186,6 +192,77 @@ class ControllerClient:
         """The last lines that its container printed."""
         answer = await self._request("GET", f"/sandboxes/{id}/logs", params={"tail": str(tail)})
         return answer.body.decode(errors="replace")
+
+    async def snapshot(
+        self, id: str, *, name: str | None = None, files_only: bool = False, timeout: float = 3600
+    ) -> SnapshotView:
+        """Save a sandbox's files and what its environment's instance knows; `create` begins with it (`snapshot`).
+
+        Args:
+            name: the snapshot's id; with one, the same request may be sent again.
+            files_only: leave out what the instance knows.
+
+        Raises:
+            NotFound, Gone: the sandbox does not live.
+            Conflict: it cannot be saved now, or not with what its instance knows.
+            AtCapacity: there is no room for it.
+        """
+        body = {"id": name, "files_only": files_only}
+        found = await self._json("POST", f"/sandboxes/{id}/snapshot", json=body, timeout=timeout, retry=False)
+        return SnapshotView.model_validate(found)
+
+    async def fork(
+        self,
+        id: str,
+        n: int = 1,
+        *,
+        name: str | None = None,
+        files_only: bool = False,
+        lease: float | None = None,
+        labels: Mapping[str, str] | None = None,
+        patience: float = 0,
+        timeout: float = 3600,
+    ) -> list[SandboxView]:
+        """Make `n` sandboxes that begin where this one is, all or none.
+
+        Args:
+            name: they are `NAME-0`, `NAME-1`, …; with one, the same request may be sent again.
+            files_only, lease, labels, patience: see ForkSandbox.
+
+        Raises:
+            Problem: as `snapshot` and `create`.
+        """
+        request = ForkSandbox(
+            n=n, id=name, files_only=files_only, lease=lease, labels=dict(labels or {}), patience=patience
+        )
+        found = await self._started(f"/sandboxes/{id}/fork", request.model_dump(), timeout=timeout)
+        return [SandboxView.model_validate(view) for view in found]
+
+    async def pause(self, id: str) -> SandboxView:
+        """Hold all processes of a sandbox; calls of it raise Conflict meanwhile (its `cause` is `paused`).
+
+        Raises:
+            NotFound, Gone: it does not live.
+            Invalid: its provider cannot do that.
+        """
+        return SandboxView.model_validate(await self._json("POST", f"/sandboxes/{id}/pause"))
+
+    async def unpause(self, id: str) -> SandboxView:
+        """Let a paused sandbox go on. Raises as `pause`."""
+        return SandboxView.model_validate(await self._json("POST", f"/sandboxes/{id}/unpause"))
+
+    async def snapshots(self, *, environment: str | None = None) -> list[SnapshotView]:
+        """All snapshots, oldest first."""
+        query = {"environment": environment} if environment else {}
+        return [SnapshotView.model_validate(view) for view in await self._json("GET", "/snapshots", params=query)]
+
+    async def delete_snapshot(self, id: str) -> None:
+        """
+        Raises:
+            NotFound: there is none of that id.
+            Conflict: a sandbox is beginning with it right now.
+        """
+        await self._json("DELETE", f"/snapshots/{id}")
 
     async def traffic(self, id: str) -> Traffic:
         """What a sandbox's network policy let through and refused so far.

@@ -16,7 +16,7 @@ from gymbox.controller.line import Claim
 from gymbox.controller.sandbox import Sandbox
 from gymbox.controller.sandboxes import Sandboxes
 from gymbox.environment import Environment
-from gymbox.errors import JudgeFailed
+from gymbox.errors import JudgeFailed, SandboxPaused
 from gymbox.http import HttpClient
 from gymbox.judge import Judge
 from gymbox.sandbox_client import ENDED_WAIT, Reach, SandboxClient
@@ -93,7 +93,12 @@ class LocalController:
         headers = {"Content-Type": "application/json"}
         if sandbox.route.session:
             headers[SESSION_HEADER] = sandbox.route.session
-        reach = Reach(base=base, socket=socket, headers=headers, tools_headers=headers)
+
+        def check() -> None:
+            if sandbox.container.paused:
+                raise SandboxPaused(sandbox.id)
+
+        reach = Reach(base=base, socket=socket, headers=headers, tools_headers=headers, check=check)
 
         async def why() -> Ended | None:
             try:

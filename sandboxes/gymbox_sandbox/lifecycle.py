@@ -23,6 +23,7 @@ EndCause = Literal[
     "expired",
     "oom_killed",
     "disk_full",
+    "timeout",
     "killed",
     "exited",
     "failed_to_start",
@@ -35,8 +36,9 @@ class Ended(Strict):
 
     cause: EndCause
     """`failed_to_start`: it never became ready, whatever ended it; only `oom_killed` and `disk_full` say more. Of one
-    that was ready, `killed`: from outside, by SIGKILL or SIGTERM; `exited`: by itself, also by a crash (`exit_code` is
-    then 128 and the signal's number); `lost`: nobody saw how."""
+    that was ready, `timeout`: it lived for longer than its environment allows; `killed`: from outside, by SIGKILL or
+    SIGTERM; `exited`: by itself, also by a crash (`exit_code` is then 128 and the signal's number); `lost`: nobody saw
+    how."""
     detail: str
     exit_code: int | None = None
     logs: str = ""
@@ -51,6 +53,8 @@ class Phases(Strict):
     """It had its place, and its container left the line to be started."""
     created: float | None = None
     started: float | None = None
+    restored: float | None = None
+    """Its snapshot was in place, where it began with one."""
     ready: float | None = None
     """Its server answers."""
     claimed: float | None = None
@@ -78,6 +82,8 @@ class CreateSandbox(Strict):
     """Of the run, among those of its priority: one of 3 has three places for each of one of 1."""
     patience: float = Field(0, ge=0, le=86_400)
     """With `wait`: seconds to stand in line for a place while all are taken; then, and with 0 at once, 429."""
+    snapshot: str | None = Field(None, pattern=ID_PATTERN)
+    """Begin with what this snapshot holds, instead of nothing."""
 
 
 class QueuePlace(Strict):
@@ -118,7 +124,7 @@ class SandboxView(Strict):
 
     id: str
     environment: str
-    status: Literal["queued", "starting", "ready", "ended"]
+    status: Literal["queued", "starting", "ready", "paused", "ended"]
     network: str = "none"
     """What it may reach: `none`, `internal`, `models`, `allow: HOST, …` or `open`."""
     provider: str
@@ -134,11 +140,66 @@ class SandboxView(Strict):
     """Unix seconds."""
     expires_at: float
     phases: Phases = Phases()
+    snapshot: str | None = None
+    """What it began with."""
     queue: QueuePlace | None = None
     """Where its container stands in the line to be started; None: it has left it."""
     group: str | None = None
     """The group that it is of."""
     ended: Ended | None = None
+
+
+class SnapshotSandbox(Strict):
+    """`POST /sandboxes/{id}/snapshot`. The same id for the same sandbox is the same request."""
+
+    id: str | None = Field(None, pattern=ID_PATTERN)
+    """Of the snapshot."""
+    files_only: bool = False
+    """Leave out what the environment's instance knows of its task: sandboxes from it have not been reset, and `reset`
+    finds the files in place. For environments without `snapshot` and `restore`."""
+    labels: dict[str, str] = Field(default_factory=dict)
+
+
+class SnapshotView(Strict):
+    """What a sandbox was at one moment: its files (workspace, /tmp, the agent's home) and, where the environment can
+    tell it, what its instance knew. Processes are not saved."""
+
+    id: str
+    environment: str
+    digest: str
+    """Of the environment's files: only sandboxes of the same may begin with it."""
+    provider: str
+    image: str | None
+    sandbox: str
+    """Where it was taken."""
+    created_at: float
+    """Unix seconds."""
+    used_at: float
+    """When a sandbox last began with it."""
+    size: int
+    """Bytes on disk."""
+    files: int
+    left_out: int
+    """Sockets, which are nothing without their process."""
+    state: Literal["not_reset", "saved", "left_out"]
+    """What it holds of the environment's instance: nothing, as there was no reset yet; all; or nothing, as asked."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    used_by: list[str] = Field(default_factory=list)
+    """Sandboxes alive that began with it; while there are any it is not collected."""
+
+
+class ForkSandbox(Strict):
+    """`POST /sandboxes/{id}/fork`: all of them or none."""
+
+    n: int = Field(1, ge=1, le=64)
+    id: str | None = Field(None, pattern=ID_PATTERN, max_length=90)
+    """The new ones are `ID-0`, `ID-1`, … With an id of the caller's, a repeat is the same request."""
+    files_only: bool = False
+    """As of a snapshot."""
+    lease: float | None = Field(None, gt=0, le=86_400)
+    labels: dict[str, str] = Field(default_factory=dict)
+    patience: float = Field(0, ge=0, le=86_400)
+    """Seconds that each may stand in line for a place, on the account of the run whose sandbox is forked."""
 
 
 class CreateGroup(CreateSandbox):
@@ -221,6 +282,8 @@ class Route(Strict):
     session: str = ""
     tools_token: str
     control_token: str
+    paused: bool = False
+    """Answer 409 meanwhile."""
     models_token: str = ""
     """Of the container that it is on, where that may call models; empty: it may not."""
     ended: Ended | None = None

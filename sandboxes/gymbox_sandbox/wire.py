@@ -10,6 +10,8 @@ token: `tools` may call what stands under *tools*; `control` may call everything
     POST   /reset                   ResetRequest -> ResetAnswer     (control; `/seed_session` is an alias)
     POST   /verify                  VerifyRequest -> Verdict        (control)
     POST   /verify/answers          {"answers": [{number, text, value, tokens}, …]} -> as /verify  (control)
+    POST   /snapshot/save           SaveRequest -> Saved            (control; for the controller)
+    POST   /snapshot/load           LoadRequest -> {}               (control; for the controller)
     POST   /exec                    ExecRequest -> ExecResult, or server-sent events when `stream`   (control)
     POST   /exec/{exec_id}/stdin    raw bytes; `?eof=1` closes it   (control)
     POST   /exec/{exec_id}/resize   {"rows": n, "columns": n}       (control)
@@ -59,6 +61,8 @@ class Health(Strict):
     version: str
     sessions: int
     """Instances alive now."""
+    snapshot: str = ""
+    """Id of the snapshot that it was made from, once that is in place."""
 
 
 class ResetRequest(Strict):

@@ -71,6 +71,8 @@ def controller(
     ),
     idle: float = typer.Option(5, min=0, help="Seconds for which an empty container that tasks share is kept."),
     drain: float = typer.Option(30, min=0, help="Seconds that starts in flight get to finish when it is stopped."),
+    snapshot_mb: int = typer.Option(10_240, min=1, help="Megabytes that snapshots may take; the longest unused go."),
+    snapshot_age: float = typer.Option(604_800, min=1, help="Seconds for which an unused snapshot is kept."),
     state: Path = typer.Option(None, help="Folder for its state and the sandboxes' sockets; must be short."),
     runs: Path = typer.Option(
         None, help="Folder for the runs that it is asked to do; default: gymbox/runs of this user's data."
@@ -108,6 +110,8 @@ def controller(
         lease=lease,
         idle=idle,
         drain=drain,
+        snapshot_mb=snapshot_mb,
+        snapshot_age=snapshot_age,
         models_url=models_url,
         pools=given.pools,
     )

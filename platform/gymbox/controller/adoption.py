@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -75,6 +76,8 @@ class Adoption:
                 capacity=environment.manifest.sessions,
                 labels=found.labels,
                 started=started,
+                paused=found.paused,
+                age=max(0.0, time.time() - found.created_at) if REQUEST_LABEL in found.labels else 0,
             )
             if way_out(environment.manifest.network) is not None:
                 # its way out ended with the last controller; to start what runs is to adopt it
@@ -102,12 +105,16 @@ class Adoption:
         """What asked for the sandboxes on a container that was found. Where several share it and nothing is noted of
         one, as a full disk may have it, the container itself tells its id."""
         if REQUEST_LABEL in container.labels:
-            await self._ask(container, "/healthz")
             try:
                 request = CreateSandbox.model_validate_json(container.labels[REQUEST_LABEL])
             except ValidationError as error:
                 raise LookupError("its labels are not ours") from error
+            health = None if container.paused else await self._ask(container, "/healthz")
+            if health is not None and request.snapshot not in (None, health.get("snapshot")):
+                raise LookupError(f"snapshot {request.snapshot} was not in place yet")
             return [Occupant(container, request, exact=True)]
+        if container.paused:  # it was ready before, and is its sandbox's alone
+            return [Occupant(container, request, exact=True) for request in claims]
         answer = await self._ask(container, "/sessions")
         found = [Occupant(container, request, exact=True) for request in claims]
         if container.capacity == 1:

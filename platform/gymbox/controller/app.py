@@ -24,6 +24,7 @@ from gymbox_sandbox.lifecycle import (
 from gymbox.controller.environments import environment_view
 from gymbox.controller.metrics import CONTENT_TYPE
 from gymbox.controller.sandboxes import Sandboxes
+from gymbox.controller.snapshot_routes import add_snapshots
 from gymbox.environment import Catalog, EnvironmentView, Manifest
 from gymbox.errors import AtCapacity, ConfigError, Conflict, Gone, Invalid, NotFound, Unavailable
 from gymbox.network import Traffic
@@ -41,6 +42,7 @@ def controller_app(sandboxes: Sandboxes, catalog: Catalog) -> FastAPI:
         description="Creates, shows, renews and deletes sandboxes. Tools and verify are called through the proxy.",
     )
     _add_sandboxes(app, sandboxes)
+    add_snapshots(app, sandboxes)
     _add_groups(app, sandboxes)
     _add_pools(app, sandboxes)
     _add_environments(app, catalog, sandboxes)

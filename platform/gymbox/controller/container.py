@@ -39,6 +39,11 @@ class Container:
     """Why it did not start."""
     early_end: Ended | None = None
     """It ended before its start was through."""
+    snapshot: str | None = None
+    """What it begins with."""
+    paused: bool = False
+    age: float = 0
+    """Seconds that its sandbox had lived when it was adopted, as far as that is known."""
     closing: bool = False
     """It takes no more sandboxes."""
     spare: bool = False

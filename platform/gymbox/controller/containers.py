@@ -64,6 +64,7 @@ class Containers:
         *,
         max_starting: int,
         idle: float,
+        load: Callable[[Container, Started], Coroutine[Any, Any, None]],
         models: Callable[[str], ModelsAt | None] = lambda container: None,
     ) -> None:
         """`models`: where the model calls of a container go."""
@@ -77,6 +78,8 @@ class Containers:
         self._took = Durations()
         self._refilling: set[Container] = set()
         self._idle = idle
+        self._load = load
+        """Puts in place what a container begins with."""
         self._live: dict[str, Container] = {}
         self._shared: dict[str, list[Container]] = {}
         self._removals: dict[str, _Removal] = {}
@@ -141,6 +144,7 @@ class Containers:
             labels = {REQUEST_LABEL: request.model_dump_json()}
             container = self._new(environment, sandbox, labels, Claim.of(request))
             self._enter(container, sandbox)
+        container.snapshot = request.snapshot
         container.starting = asyncio.create_task(self._start(container), name=f"start {container.id}")
         return container
 
@@ -255,6 +259,8 @@ class Containers:
                 began = time.monotonic()
                 started = await self._provider.start(self.spec(container), container.mark)
                 self._took.add(time.monotonic() - began)
+            if container.snapshot is not None and container.early_end is None:
+                await self._load_into(container, started)
             if container.early_end is not None:
                 await self.remove(container.id).wait()
                 raise StartFailed(container.early_end)
@@ -281,6 +287,19 @@ class Containers:
             labels=container.labels,
             models=self._models(container.id),
         )
+
+    async def _load_into(self, container: Container, started: Started) -> None:
+        """
+        Raises:
+            StartFailed: the snapshot could not be put in place, and why; unless the container has ended meanwhile.
+        """
+        try:
+            await self._load(container, started)
+            container.mark("restored")
+        except Problem as error:
+            if container.early_end is None:
+                detail = f"{container.id} cannot begin with snapshot {container.snapshot}: {error.detail}"
+                raise StartFailed(Ended(cause="failed_to_start", detail=detail)) from error
 
     def _failed(self, container: Container, error: Problem) -> None:
         log.warning("container %s did not start: %s", container.id, error)

@@ -140,7 +140,7 @@ class Groups:
             if request.id in self._sandboxes:
                 raise Conflict(f"sandbox {request.id} exists and is not of this group")
             self._sandboxes.unused(request.id)
-        return self._sandboxes.admissible(wanted[0].environment)
+        return self._sandboxes.admissible(wanted[0].environment, snapshot=wanted[0].snapshot)
 
     def _admit(
         self,

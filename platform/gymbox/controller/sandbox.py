@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -40,6 +41,8 @@ class Sandbox:
     """When its task was set, as far as anybody has asked its server."""
     lease: float = 0
     expires: float = 0
+    deadline: float = math.inf
+    """When it has lived for as long as its environment allows."""
     timer: asyncio.TimerHandle | None = None
     routed: int | None = None
     """Version of the route table that has it."""

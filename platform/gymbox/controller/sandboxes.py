@@ -24,6 +24,7 @@ from gymbox.controller.adoption import Adoption
 from gymbox.controller.arrivals import FULL_RETRY, Arrivals, essence
 from gymbox.controller.container import Container
 from gymbox.controller.containers import Containers
+from gymbox.controller.copies import Copies
 from gymbox.controller.groups import Groups
 from gymbox.controller.line import Ticket
 from gymbox.controller.metrics import Metrics
@@ -31,6 +32,7 @@ from gymbox.controller.pools import Pools
 from gymbox.controller.routes import Routes
 from gymbox.controller.sandbox import Sandbox, no_own_labels
 from gymbox.controller.settings import ControllerSettings
+from gymbox.controller.snapshots import Snapshots
 from gymbox.controller.state import StateDirectory
 from gymbox.controller.tokens import Tokens
 from gymbox.environment import Environment
@@ -77,6 +79,15 @@ class Sandboxes:
         self._state = state
         self._routes = routes
         self._http = http
+        self.snapshots = Snapshots(
+            state.path / "snapshots",
+            http,
+            state.directory_of,
+            self._began_with,
+            megabytes=settings.snapshot_mb,
+            age=settings.snapshot_age,
+        )
+        self.copies = Copies(self)
         self._containers = Containers(
             provider,
             state,
@@ -84,6 +95,7 @@ class Sandboxes:
             self,
             max_starting=settings.most_starting,
             idle=settings.idle,
+            load=self.snapshots.load,
             models=self._models_at,
         )
         self.arrivals = Arrivals(
@@ -120,6 +132,7 @@ class Sandboxes:
             sandbox.exact = exact
             self._ready(sandbox)
             log.info("adopted sandbox %s on %s", id, container.id)
+        self.snapshots.open()
         self.groups.adopt(list(self._live.values()))
         self.pools.open(adoption.spares)
         self.pools.give_way()
@@ -139,6 +152,7 @@ class Sandboxes:
         while self._leaving:
             await asyncio.wait(self._leaving)
         await self._containers.close(stop_all=self._state.ephemeral)
+        await self.snapshots.close()
         await self._routes.close()
 
     # --- what callers ask for
@@ -163,7 +177,7 @@ class Sandboxes:
 
         def usable() -> Environment:
             self.unused(id)
-            return self.admissible(request.environment, environment)
+            return self.admissible(request.environment, environment, snapshot=request.snapshot)
 
         sandbox = await self.arrivals.admitted(
             id,
@@ -270,11 +284,11 @@ class Sandboxes:
             lead_models(self.provider, sandbox.container.id, ModelsAt(url, key, one=True))
 
     def status(self, sandbox: Sandbox) -> str:
-        """`queued`, `starting`, `ready` (its route is in) or `ended`."""
+        """`queued`, `starting`, `ready` (its route is in), `paused` or `ended`."""
         if sandbox.ended is not None:
             return "ended"
         if sandbox.routed is not None and self._routes.has_taken(sandbox.routed):
-            return "ready"
+            return "paused" if sandbox.container.paused else "ready"
         return "starting" if "queued" in sandbox.container.times else "queued"
 
     def view(self, sandbox: Sandbox, *, tokens: bool = True) -> SandboxView:
@@ -297,6 +311,7 @@ class Sandboxes:
                 "expires_at": time.time() + expires - now,
                 "phases": sandbox.phases,
                 "queue": None if sandbox.ended else self._containers.queue_place(container),
+                "snapshot": sandbox.request.snapshot,
                 "group": sandbox.group,
                 "ended": sandbox.ended,
             }
@@ -359,26 +374,30 @@ class Sandboxes:
         if before is not None and before.ended is not None and before.error is None:
             raise Gone(f"sandbox {id} has ended: {before.ended.detail}", ended=before.ended.model_dump(mode="json"))
 
-    def admissible(self, name: str, given: Environment | None = None) -> Environment:
-        """The environment of that name, unless it is given, of which sandboxes may be made now.
+    def admissible(self, name: str, given: Environment | None = None, *, snapshot: str | None = None) -> Environment:
+        """The environment of that name, unless it is given, of which sandboxes may be made now, with what they begin
+        with.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is none, or no such snapshot.
+            Invalid, Conflict: the snapshot is not one of this environment as it is.
             Unavailable: this controller takes none any more.
         """
         if self.draining:
             raise Unavailable("this controller is shutting down", retry_after=FULL_RETRY)
         try:
-            return given or self.environments(name)
+            environment = given or self.environments(name)
         except ConfigError as error:
             raise NotFound(str(error)) from error
+        self.snapshots.check(snapshot, environment)
+        return environment
 
     def admit(self, id: str, request: CreateSandbox, environment: Environment, place: Ticket, asked: float) -> Sandbox:
         """Make the sandbox, which was asked for then, on the monotonic clock; the place is its own from now on."""
         self._ended.pop(id, None)
         self.pools.foresee(request)
         container, claimed = self._containers.shared(request, id, environment), False
-        if container is None:
+        if container is None and request.snapshot is None:  # of a pool's, none has begun with one
             container = self.pools.claim(request, id, environment)
             claimed = container is not None
         if container is None:
@@ -416,22 +435,50 @@ class Sandboxes:
     def _ready(self, sandbox: Sandbox) -> None:
         started = sandbox.container.started
         assert started is not None
-        sandbox.route = sandbox.route.model_copy(update={"socket": started.socket, "address": started.address})
+        sandbox.route = sandbox.route.model_copy(
+            update={"socket": started.socket, "address": started.address, "paused": sandbox.container.paused}
+        )
         sandbox.routed = self._routes.put(sandbox.route)
+        if (allowed := sandbox.environment.manifest.timeouts.task) is not None:
+            sandbox.deadline = time.monotonic() + allowed - sandbox.container.age
         self._renew(sandbox, sandbox.lease)
         sandbox.settled.set()
         self.metrics.ready(sandbox)
 
+    async def reroute(self, sandbox: Sandbox, *, paused: bool) -> None:
+        """Note whether it is paused; returns when the proxy knows.
+
+        Raises:
+            Unavailable: the proxy does not take routes.
+        """
+        sandbox.container.paused = paused
+        sandbox.route = sandbox.route.model_copy(update={"paused": paused})
+        await self._routes.taken(self._routes.put(sandbox.route))
+
+    def _began_with(self) -> dict[str, list[str]]:
+        """The snapshots with which living sandboxes began, and which these are."""
+        found: dict[str, list[str]] = {}
+        for sandbox in self._live.values():
+            if sandbox.request.snapshot is not None:
+                found.setdefault(sandbox.request.snapshot, []).append(sandbox.id)
+        return found
+
     def _renew(self, sandbox: Sandbox, lease: float) -> None:
         if sandbox.timer is not None:
             sandbox.timer.cancel()
-        sandbox.lease, sandbox.expires = lease, time.monotonic() + lease
+        now = time.monotonic()
+        sandbox.lease, sandbox.expires = lease, min(now + lease, sandbox.deadline)
         if sandbox.routed is not None:  # what it waits in line does not count
-            sandbox.timer = asyncio.get_running_loop().call_later(lease, self._expire, sandbox)
+            sandbox.timer = asyncio.get_running_loop().call_later(sandbox.expires - now, self._expire, sandbox)
 
     def _expire(self, sandbox: Sandbox) -> None:
-        detail = f"nobody renewed sandbox {sandbox.id} for {sandbox.lease:g} s"
-        self.end(sandbox, Ended(cause="expired", detail=detail))
+        if sandbox.expires == sandbox.deadline:
+            allowed = sandbox.environment.manifest.timeouts.task
+            detail = f"sandbox {sandbox.id} has lived for the {allowed:g} s that it may (timeouts.task)"
+            self.end(sandbox, Ended(cause="timeout", detail=detail))
+        else:
+            detail = f"nobody renewed sandbox {sandbox.id} for {sandbox.lease:g} s"
+            self.end(sandbox, Ended(cause="expired", detail=detail))
 
     def end(self, sandbox: Sandbox, ended: Ended) -> asyncio.Task[None]:
         """It is no more, for this cause. Returns: its removal, under way."""

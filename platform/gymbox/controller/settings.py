@@ -43,6 +43,11 @@ class ControllerSettings(BaseModel):
     """Seconds for which a container that several sandboxes share is kept after the last of them has gone."""
     tombstones: int = Field(1000, ge=0)
     """Ended sandboxes that are remembered, so that whoever asks is told why they ended."""
+    snapshot_mb: int = Field(10_240, ge=1)
+    """What snapshots may take of the disk, in megabytes. Beyond it those go that no living sandbox began with, the
+    longest unused first; where that is not enough, a new one is refused."""
+    snapshot_age: float = Field(604_800, gt=0)
+    """Seconds for which a snapshot is kept that no sandbox begins with and no living one began with."""
     drain: float = Field(30, ge=0)
     """Seconds that starts in flight get to finish when the controller is asked to stop."""
     pools: dict[str, PoolSettings] = {}

@@ -31,7 +31,7 @@ def state(engine: Any) -> Iterator[Path]:
         for container in engine.containers.list(
             all=True, ignore_removed=True, filters={"label": f"{CONTROLLER_LABEL}={id.read_text()}"}
         ):
-            container.remove(force=True)
+            container.remove(v=True, force=True)
     shutil.rmtree(folder)
 
 

@@ -38,12 +38,26 @@ class Limits(_Strict):
     """Memory; swap is not allowed on top."""
     pids: int = Field(256, ge=16, le=32_768)
     """Processes and threads at once, the server's own included."""
+    workspace: Literal["memory", "disk"] = "memory"
+    """Where /workspace is. `memory`: a tmpfs, whose files count towards `memory_mb`. `disk`: an ext4 file system of
+    its own, in a file on the controller's disk; it needs a controller that runs as root beside the engine."""
     workspace_mb: int = Field(256, ge=1, le=65_536)
-    """Size of /workspace, which is in memory and counts towards `memory_mb`."""
+    """Size of /workspace; on `disk`, its file system's own tables included, and at least 8."""
     tmp_mb: int = Field(256, ge=1, le=65_536)
-    """Size of /tmp, and of the agent's home; in memory, too."""
+    """Size of /tmp, and of the agent's home; in memory."""
+    inodes: int | None = Field(None, ge=16, le=16_777_216)
+    """Files, folders and links that /workspace may hold, and as many each /tmp and the agent's home; on `disk` rounded
+    up a little. Default: 64 for each megabyte."""
     open_files: int = Field(4096, ge=64, le=20_000)
     """Files that one process may have open."""
+    log_mb: int = Field(20, ge=1, le=1024)
+    """Of what the server prints, so much is kept; the oldest goes first."""
+
+    @model_validator(mode="after")
+    def _room_for_tables(self) -> Self:
+        if self.workspace == "disk" and self.workspace_mb < 8:
+            raise ValueError("workspace: disk needs workspace_mb: 8 or more, for the file system's own tables")
+        return self
 
 
 class Timeouts(_Strict):
@@ -59,6 +73,9 @@ class Timeouts(_Strict):
     """Ending the agent's processes and `verify` together."""
     rollout: float = Field(1800, gt=0)
     """A whole rollout, model calls included."""
+    task: float | None = Field(None, gt=0)
+    """A sandbox's life from the moment it is ready, however often its lease is renewed; then it ends with the cause
+    `timeout`. Default: no limit but the lease."""
 
 
 class ArtifactLimits(_Strict):

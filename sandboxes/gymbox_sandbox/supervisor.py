@@ -4,7 +4,7 @@
     ├── server (server user)                     the environment's code; cannot be read by the agent
     │   └── relay (server user)                  only where a network policy lets something out
     └── reaper (as the supervisor), one a command
-        └── command (agent user)
+        └── command (agent user), or a snapshot's archive (as the supervisor; see state_archive)
 
 It forks the server before anything heavy is imported and stays about as small as Python itself. In a container it
 needs SETUID, SETGID and KILL. Without root all run as the caller's user, and the agent's code could end the others:

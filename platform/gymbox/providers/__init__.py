@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from gymbox_sandbox.lifecycle import Ended
 
@@ -40,6 +40,8 @@ class StartSpec:
     """Host directory for its sockets, not yet made; the provider makes it (owner, mode) and removes it in `stop`."""
     labels: dict[str, str] = field(default_factory=dict)
     """What the controller needs to adopt it after a crash."""
+    disk: str | None = None
+    """The block device that holds its workspace, where that is on disk; filled in by the provider."""
     models: ModelsAt | None = None
     """Where its model calls go, if its network lets them out; None: there is no proxy."""
 
@@ -68,6 +70,7 @@ class Found:
     labels: dict[str, str]
     created_at: float
     """Unix seconds."""
+    paused: bool = False
 
 
 OnEnd = Callable[[str, Ended], None]
@@ -153,3 +156,19 @@ class SandboxProvider(Protocol):
         Raises:
             NotFound: there is no such container.
         """
+
+
+@runtime_checkable
+class Pauses(Protocol):
+    """What else a provider can do that can hold its sandboxes still."""
+
+    async def pause(self, id: str) -> None:
+        """Stop all its processes where they are; they keep their memory. What is paused already is fine.
+
+        Raises:
+            NotFound: it does not run.
+            Unavailable: the technology does not answer.
+        """
+
+    async def unpause(self, id: str) -> None:
+        """Let it go on; what is not paused is fine. Raises as `pause`."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from gymbox_sandbox.options import User
 
-from gymbox.environment import Environment, Manifest
+from gymbox.environment import Environment, Limits, Manifest
 from gymbox.network import RESOLVER, told, way_out
 from gymbox.providers import StartSpec
 
@@ -36,9 +36,10 @@ MEGABYTE = 1024 * 1024
 CPU_PERIOD = 100_000
 """Microseconds."""
 INODES_PER_MB = 64
-"""Files that a tmpfs may hold: one for each 16 KiB."""
+"""Files that a file system may hold, where the manifest does not say: one for each 16 KiB."""
 CAPABILITIES = ("KILL", "SETGID", "SETUID")
-"""What the supervisor needs to start and to end processes of the two users; no child of its ever has one."""
+"""What the supervisor needs to start and to end processes of the two users, and to use files as these for a snapshot;
+none of their processes ever has one."""
 SECCOMP = json.dumps(json.loads(files("gymbox.providers").joinpath("seccomp.json").read_text()))
 
 
@@ -98,6 +99,13 @@ def container_config(spec: StartSpec, image: str, controller_id: str, command: l
 def _host_config(spec: StartSpec, network: str) -> dict[str, Any]:
     limits = spec.environment.manifest.limits
     memory = limits.memory_mb * MEGABYTE
+    agents = f"uid={AGENT_UID},gid={AGENT_UID}"
+    tmpfs = {
+        "/tmp": _tmpfs(limits, limits.tmp_mb, "mode=1777"),
+        "/home/agent": _tmpfs(limits, limits.tmp_mb, f"mode=0700,{agents}"),
+    }
+    if spec.disk is None:
+        tmpfs[WORKSPACE] = _tmpfs(limits, limits.workspace_mb, f"mode=0755,{agents}")
     return {
         "Init": True,
         "Privileged": False,
@@ -106,11 +114,7 @@ def _host_config(spec: StartSpec, network: str) -> dict[str, Any]:
         "SecurityOpt": ["no-new-privileges:true", f"seccomp={SECCOMP}"],
         "ReadonlyRootfs": True,
         "Binds": [f"{spec.directory}:{DIRECTORY}:rw", *_resolver(spec)],
-        "Tmpfs": {
-            "/tmp": _tmpfs(limits.tmp_mb, "mode=1777"),
-            "/home/agent": _tmpfs(limits.tmp_mb, f"mode=0700,uid={AGENT_UID},gid={AGENT_UID}"),
-            WORKSPACE: _tmpfs(limits.workspace_mb, f"mode=0755,uid={AGENT_UID},gid={AGENT_UID}"),
-        },
+        "Tmpfs": tmpfs,
         "ShmSize": 64 * MEGABYTE,
         "NetworkMode": network,
         # a resolver that answers nobody: the engine would pass questions on to the host's (CVE-2024-29018)
@@ -129,8 +133,9 @@ def _host_config(spec: StartSpec, network: str) -> dict[str, Any]:
             {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
             {"Name": "core", "Soft": 0, "Hard": 0},
         ],
-        "LogConfig": {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}},
+        "LogConfig": {"Type": "json-file", "Config": {"max-size": f"{limits.log_mb * 512}k", "max-file": "2"}},
         "RestartPolicy": {"Name": "no"},
+        **({} if spec.disk is None else {"Mounts": [_volume(spec.disk)]}),
     }
 
 
@@ -170,9 +175,21 @@ def network_config(spec: StartSpec, controller_id: str) -> dict[str, Any]:
     }
 
 
-def _tmpfs(megabytes: int, owner: str) -> str:
+def inodes_of(limits: Limits, megabytes: int) -> int:
+    """How many files a file system of this size may hold."""
+    return limits.inodes or megabytes * INODES_PER_MB
+
+
+def _tmpfs(limits: Limits, megabytes: int, owner: str) -> str:
     # exec, unlike Docker's default: compilers and tests run what they make
-    return f"rw,exec,nosuid,nodev,size={megabytes}m,nr_inodes={megabytes * INODES_PER_MB},{owner}"
+    return f"rw,exec,nosuid,nodev,size={megabytes}m,nr_inodes={inodes_of(limits, megabytes)},{owner}"
+
+
+def _volume(device: str) -> dict[str, Any]:
+    """The workspace as a nameless volume on a block device, which the engine mounts and forgets with the container."""
+    options = {"type": "ext4", "device": device, "o": "nosuid,nodev"}
+    driver = {"Name": "local", "Options": options}
+    return {"Type": "volume", "Target": WORKSPACE, "VolumeOptions": {"NoCopy": True, "DriverConfig": driver}}
 
 
 def directory_of(labels: dict[str, str]) -> Path | None:

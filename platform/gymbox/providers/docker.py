@@ -13,6 +13,8 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,22 +27,25 @@ from gymbox_sandbox.wire import SERVER_SOCKET
 from pydantic import ConfigDict, Field
 
 from gymbox.environment import Environment
-from gymbox.errors import Conflict, Problem, StartFailed, Unavailable
+from gymbox.errors import Conflict, NotFound, Problem, StartFailed, Unavailable
 from gymbox.network import Traffic
 from gymbox.providers import BY_COMPOSE, Found, ModelsAt, OnEnd, OnPhase, Started, StartSpec
 from gymbox.providers.container import (
+    AGENT_UID,
     CONTROLLER_LABEL,
     ENVIRONMENT_LABEL,
     SERVICE_LABEL,
     container_config,
     directory_of,
     has_network,
+    inodes_of,
     network_config,
     network_of,
     server_command,
     server_user,
 )
 from gymbox.providers.directories import make_directory, remove_directory
+from gymbox.providers.disks import disk
 from gymbox.providers.egress import Egress
 from gymbox.providers.ends import last_lines, never_ready
 from gymbox.providers.engine import Engine, Refused
@@ -232,13 +237,17 @@ class Containers:
     async def _until_ready(self, spec: StartSpec, container: Container, image: str, on_phase: OnPhase) -> None:
         make_directory(spec.directory, self._server_user if os.getuid() == 0 else None)
         await self.egress.open(spec)
-        with Readiness(spec.directory) as readiness:
+        with Readiness(spec.directory) as readiness, contextlib.ExitStack() as until_mounted:
+            if spec.environment.manifest.limits.workspace == "disk":
+                device = await self.engine.call("make a disk", until_mounted.enter_context, workspace_disk(spec))
+                spec = replace(spec, disk=device)
             if not await self._created(spec, container, image):
                 return
             ended = container.ended = asyncio.get_running_loop().create_future()
             on_phase("created")
             await self._services.start(spec, self._service_images[spec.environment.digest])
             await self.engine.call(f"start {spec.id}", self.engine.api.start, spec.id)
+            until_mounted.close()
             on_phase("started")
             ready: asyncio.Future[Any] = asyncio.ensure_future(readiness.wait())
             try:
@@ -371,6 +380,29 @@ class Containers:
     async def logs(self, id: str, tail: int = 100) -> str:
         return await self.watch.logs(id, tail) + await self._services.logs(id, tail)
 
+    async def pause(self, id: str) -> None:
+        await self._held(id, self.engine.api.pause, still=True)
+
+    async def unpause(self, id: str) -> None:
+        await self._held(id, self.engine.api.unpause, still=False)
+
+    async def _held(self, id: str, hold: Callable[[str], None], *, still: bool) -> None:
+        try:
+            await self.engine.call(f"pause or unpause {id}", hold, id)
+        except (APIError, Refused) as error:  # it may be so already
+            with contextlib.suppress(APIError):
+                found = await self.engine.call(f"inspect {id}", self.engine.api.inspect_container, id)
+                if found["State"]["Running"] and found["State"]["Paused"] == still:
+                    return
+            raise NotFound(f"{id} does not run: {error}") from error
+
+
+def workspace_disk(spec: StartSpec) -> AbstractContextManager[str]:
+    """The block device for the workspace of a sandbox that has it on disk."""
+    limits = spec.environment.manifest.limits
+    inodes = inodes_of(limits, limits.workspace_mb)
+    return disk(spec.directory.parent, limits.workspace_mb, inodes, User(AGENT_UID, AGENT_UID))
+
 
 def _remove_directory(directory: Path | None) -> None:
     if directory is not None:
@@ -399,6 +431,7 @@ def _found(row: dict[str, Any]) -> Found:
         image=row["Image"],
         labels=labels,
         created_at=float(row["Created"]),
+        paused=row["State"] == "paused",
     )
 
 

@@ -23,6 +23,7 @@ from gymbox.errors import (
     NotFound,
     Problem,
     SandboxEnded,
+    SandboxPaused,
     TimedOut,
     Unauthorized,
     nearest,
@@ -204,6 +205,8 @@ class Proxy:
         route = check_sandbox(token, self.routes.find(target.name), target.name, target.scope, self.routes.admin_token)
         if route.ended is not None:
             raise SandboxEnded(route.ended)
+        if route.paused:
+            raise SandboxPaused(route.sandbox)
         name = f"sandbox {route.sandbox!r}"
         settings = self.settings
         limit = settings.tools_body_limit if target.scope is Scope.TOOLS else settings.sandbox_body_limit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,24 @@ def test_cis_5_5_only_the_sandboxs_own_directory_is_mounted() -> None:
     assert "Mounts" not in host() and "VolumesFrom" not in host() and "Volumes" not in config()
 
 
+def test_a_workspace_on_disk_is_a_nameless_volume_on_its_device_and_no_tmpfs() -> None:
+    disk = replace(spec(limits={"workspace": "disk"}), disk="/dev/loop9")
+    asked = container_config(disk, "image:tag", "controller-1", ["serve"])["HostConfig"]
+    (volume,) = asked["Mounts"]
+    assert volume["Target"] == "/workspace" and volume["Type"] == "volume" and "Source" not in volume
+    options = {"type": "ext4", "device": "/dev/loop9", "o": "nosuid,nodev"}
+    assert volume["VolumeOptions"] == {"NoCopy": True, "DriverConfig": {"Name": "local", "Options": options}}
+    assert set(asked["Tmpfs"]) == {"/tmp", "/home/agent"}
+
+
+def test_files_and_logs_are_limited_as_the_manifest_says() -> None:
+    asked = host(limits={"inodes": 500, "log_mb": 3})
+    assert all("nr_inodes=500," in options for options in asked["Tmpfs"].values())
+    assert asked["LogConfig"]["Config"] == {"max-size": "1536k", "max-file": "2"}
+    with pytest.raises(ValueError, match="workspace_mb: 8"):
+        spec(limits={"workspace": "disk", "workspace_mb": 7})
+
+
 def test_cis_5_7_nothing_is_published() -> None:
     assert "PortBindings" not in host() and "PublishAllPorts" not in host() and "ExposedPorts" not in config()
 
@@ -125,7 +144,7 @@ def test_cis_5_31_the_engines_socket_is_never_mounted() -> None:
 
 
 def test_logs_are_limited_and_an_init_reaps() -> None:
-    assert host()["LogConfig"]["Config"] == {"max-size": "10m", "max-file": "2"}
+    assert host()["LogConfig"]["Config"] == {"max-size": "10240k", "max-file": "2"}
     assert host()["Init"] is True
 
 

@@ -85,10 +85,12 @@ async def sweep() -> None:
 
 def snapshot() -> dict[str, list[str]]:
     chosen = [] if os.environ.get("CI") else ["--filter", f"label={LABEL}"]
+    runtimes = ["--filter", "label=gymbox.image"]
     return {
         "containers": sorted(docker("ps", "-aq", *chosen)),
         "networks": sorted(docker("network", "ls", "-q", *chosen)),
-        "volumes": sorted(docker("volume", "ls", "-q", *chosen)),
+        # those of the runtime stay, as images do
+        "volumes": sorted(docker("volume", "ls", "-q", *chosen) - docker("volume", "ls", "-q", *runtimes)),
         "processes": sorted(processes()),
         "files": sorted(files()),
     }

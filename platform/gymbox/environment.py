@@ -20,6 +20,11 @@ from gymbox.network import Network, told
 from gymbox.services import SERVICE_PATTERN, Service, of_compose
 
 MANIFEST = "environment.yaml"
+IMAGE_PATTERN = (
+    r"^(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]{1,5})?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?$"
+)
+"""What an image is named by: `[registry[:port]/]name[:tag][@sha256:…]`."""
 SERVICES = "services"
 """Folder below which services are built; it is no part of the sandbox's own image."""
 NOT_IN_IMAGE = frozenset({"data", "tests", "README.md", "generate.py", "__pycache__", ".pytest_cache"})
@@ -104,12 +109,16 @@ class JudgeLimits(_Strict):
 class Image(_Strict):
     """What the environment's image holds beyond the sandbox runtime. Nothing here can make it privileged."""
 
+    base: str | None = Field(None, pattern=IMAGE_PATTERN)
+    """Any Linux image, with Python or without, such as `alpine:3.22` or `name@sha256:…`; it is pulled where it is
+    missing. None: Debian with Python."""
     packages: list[str] = Field(default_factory=list)
-    """Debian packages."""
+    """Debian packages; of another base, its own, where it has apt."""
     pip: list[str] = Field(default_factory=list)
     """Pinned requirements for the server (`name==version`)."""
     dockerfile: str | None = None
-    """A Dockerfile in the folder, instead; it must start from `ARG BASE_IMAGE` / `FROM ${BASE_IMAGE}`."""
+    """A Dockerfile in the folder, on which the rest is built. `ARG BASE_IMAGE` / `FROM ${BASE_IMAGE}` starts from
+    `base`; one that starts from anything else makes any Linux image, and goes without `base`."""
 
 
 def _in_workspace(path: str) -> str:
@@ -199,6 +208,8 @@ class EnvironmentView(Manifest):
     """Of what holds them: `docker` is the engine's."""
     prepared: str | None = None
     """Its content-addressed image, where that was asked for and the provider has images."""
+    base: str | None = None
+    """Which image that is based on, by digest."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ has started.
     │       ├── SandboxPaused      nothing in it runs until it is unpaused
     │       ├── StartFailed        it never became ready; `ended` has its last log lines
     │       ├── ImageBuildFailed   `log` has the failing step
+    │       ├── ImageNotPulled     a registry does not have it, or does not give it to us
+    │       ├── RegistryAway       a registry does not answer
     │       ├── JudgeFailed        the model that a verifier asks gave no usable answer
     │       └── ModelFailure       the model did not give a usable answer
     └── ConfigError        bad configuration: one message, exit code 2
@@ -49,12 +51,14 @@ __all__ = [
     "Forbidden",
     "Gone",
     "ImageBuildFailed",
+    "ImageNotPulled",
     "Internal",
     "Invalid",
     "JudgeFailed",
     "ModelFailure",
     "NotFound",
     "Problem",
+    "RegistryAway",
     "RolloutError",
     "RolloutFailure",
     "SandboxEnded",
@@ -87,6 +91,12 @@ class ErrorKind(StrEnum):
     """Its server never answered: it raised at import, or took longer than `timeouts.start`; see `logs`."""
     IMAGE_BUILD_FAILED = "image_build_failed"
     """The environment's image did not build; `logs` end with the failing step."""
+    IMAGE_NOT_FOUND = "image_not_found"
+    """The registry does not have the image that the environment is based on."""
+    IMAGE_NO_ACCESS = "image_no_access"
+    """The registry gives that image to none without other credentials: `docker login`."""
+    REGISTRY_UNAVAILABLE = "registry_unavailable"
+    """The registry did not answer, three times in a row."""
     AT_CAPACITY = "at_capacity"
     """The controller had no room for a further sandbox, for longer than a rollout waits."""
     PROVIDER_UNAVAILABLE = "provider_unavailable"
@@ -143,6 +153,7 @@ class ErrorKind(StrEnum):
 RETRYABLE = frozenset(
     {
         ErrorKind.SANDBOX_START_FAILED,
+        ErrorKind.REGISTRY_UNAVAILABLE,
         ErrorKind.AT_CAPACITY,
         ErrorKind.PROVIDER_UNAVAILABLE,
         ErrorKind.SANDBOX_KILLED,
@@ -217,6 +228,17 @@ class ImageBuildFailed(RolloutFailure, Invalid):
     def __init__(self, detail: str, log: str = "") -> None:
         super().__init__(ErrorKind.IMAGE_BUILD_FAILED, detail, log=log)
         self.log = log
+
+
+class ImageNotPulled(RolloutFailure, Invalid):
+    """A registry does not have an image (`image_not_found`), or does not give it to us (`image_no_access`)."""
+
+
+class RegistryAway(RolloutFailure, Unavailable):
+    """A registry does not answer, so an image could not be pulled; another time it may."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(ErrorKind.REGISTRY_UNAVAILABLE, detail)
 
 
 class ModelFailure(RolloutFailure, Unavailable):

@@ -130,6 +130,8 @@ class RunManifest(BaseModel):
     """What held the sandboxes of the last start, and how isolated they were."""
     images: dict[str, str | None] = Field(default_factory=dict)
     """Content-addressed image of each environment, where the provider has images."""
+    bases: dict[str, str | None] = Field(default_factory=dict)
+    """What each of these images is based on: `name@sha256:…`, or the engine's id of an image of no registry."""
     versions: dict[str, str]
     """Of the last start: Python, packages, and of what held the sandboxes (`docker` is the engine's)."""
     planned: int
@@ -192,6 +194,7 @@ class RunFolder:
         run: str | None = None,
         provider: str | None = None,
         images: dict[str, str | None] | None = None,
+        bases: dict[str, str | None] | None = None,
         versions: dict[str, str] | None = None,
     ) -> RunFolder:
         """A new run in `path`, or with `resume` the one that is there (a new one if there is none).
@@ -216,6 +219,7 @@ class RunFolder:
                 settings=settings,
                 provider=provider,
                 images=images or {},
+                bases=bases or {},
                 versions=versions,
                 planned=planned,
                 used=before.used if before else Used(),

@@ -296,4 +296,11 @@ def _decoded(text: str | None) -> bytes:
 
 
 def _shell() -> str:
-    return "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
+    """
+    Raises:
+        Invalid: there is none.
+    """
+    for shell in ("/bin/bash", "/bin/sh"):
+        if os.access(shell, os.X_OK):
+            return shell
+    raise Invalid("there is no shell in this image (/bin/bash, /bin/sh): give the command as a list of words")

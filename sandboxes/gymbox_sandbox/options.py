@@ -35,6 +35,9 @@ class Options(NamedTuple):
     """Who serves, when started as root."""
     agent_user: User | None = None
     """Who runs the agent's commands, when started as root."""
+    variables: str = ""
+    """A file with the environment variables that the image has for its programs, where this process's are not those:
+    NAME=VALUE, each ended by a nul byte."""
     network: str = ""
     """What of `relay.WAYS` leads out, with commas between; empty: nothing."""
     max_sessions: int = 1

@@ -89,13 +89,22 @@ def attach(engine: socket.socket, agent: int = 0) -> socket.socket:
     return ours
 
 
-def agent_environment(workspace: str, agent: User | None = None) -> Mapping[str, str]:
-    """Environment variables of commands: the image's PATH and LANG, a HOME, and nothing else of this process's."""
+def agent_environment(workspace: str, agent: User | None = None, variables: str = "") -> Mapping[str, str]:
+    """Environment variables of commands: the image's PATH and LANG, a HOME, and nothing else of this process's; with a
+    file of the image's (see Options), all of them."""
+    given = _variables_in(variables) if variables else os.environ
     return {
-        "PATH": os.environ.get("PATH") or DEFAULT_PATH,
+        **(given if variables else {}),
+        "PATH": given.get("PATH") or DEFAULT_PATH,
         "HOME": AGENT_HOME if agent is not None and os.path.isdir(AGENT_HOME) else workspace,
-        "LANG": os.environ.get("LANG") or "C.UTF-8",
+        "LANG": given.get("LANG") or "C.UTF-8",
     }
+
+
+def _variables_in(path: str) -> Mapping[str, str]:
+    with open(path, "rb") as file:
+        found = [os.fsdecode(variable).partition("=") for variable in file.read().split(b"\0") if variable]
+    return {name: value for name, _, value in found}
 
 
 def _become_server(
@@ -114,7 +123,7 @@ def _become_server(
         prctl.signal_when_parent_dies(signal.SIGKILL)
         if os.getppid() != supervisor:
             _exit(status)
-        variables = dict(agent_environment(options.workspace, agent_user))
+        variables = dict(agent_environment(options.workspace, agent_user, options.variables))
         if options.network:
             from gymbox_sandbox import relay
 

@@ -25,6 +25,8 @@ from gymbox_sandbox.wire import ExecResult
 __all__ = ["Outcome", "call_function", "decode", "encode", "same"]
 
 CHILD = inspect.getsource(untrusted_child)
+ALONE = {"LD_PRELOAD": "", "LD_LIBRARY_PATH": ""}
+"""What an image's variables say to its own programs is not for the server's Python, which may be another libc's."""
 OUTPUT_LIMIT = 2_000_000
 """Bytes of results that are read; more is not a result."""
 
@@ -33,7 +35,7 @@ class Exec(Protocol):
     """`ResourcesServer.exec`."""
 
     async def __call__(
-        self, command: list[str], *, stdin: str, cwd: str, timeout: float, output_limit: int
+        self, command: list[str], *, stdin: str, cwd: str, env: dict[str, str], timeout: float, output_limit: int
     ) -> ExecResult: ...
 
 
@@ -83,6 +85,7 @@ async def call_function(
         [python or sys.executable, "-I", "-S", "-c", CHILD],
         stdin=json.dumps(request),
         cwd="/",  # the workspace is the agent's: it may have closed it to everyone
+        env=ALONE,
         timeout=timeout,
         output_limit=OUTPUT_LIMIT,
     )

@@ -47,7 +47,7 @@ CONTRACTS = {
 image is named where it is made. An evaluation reads what a run has written; a report shows, and an export tells in the
 formats of others, what both know."""
 TOP = {"cli", "config", "embedded", "local_controller", "runs", "doctor"}
-STANDALONE = {"setup_docker", "setup_base_image", "setup_bubblewrap", "setup_chromium"}
+STANDALONE = {"setup_docker", "setup_base_image", "setup_bubblewrap", "setup_chromium", "setup_docker_registry"}
 
 
 def imported(path: Path) -> set[str]:

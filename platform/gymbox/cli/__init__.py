@@ -21,6 +21,7 @@ COMMANDS = {
     "pool": "Say how many started containers wait for requests.",
     "dataset": "Check, shape, split, put together, fetch and publish rows of tasks.",
     "env": "List, show, make, test and start environments.",
+    "image": "List, build and remove the images that environments run from.",
     "serve": "Start a server: controller, proxy, model or agent.",
     "doctor": "Say what this machine lacks, and the command that mends it.",
     "dev": "For work on gymbox itself: run its tests.",

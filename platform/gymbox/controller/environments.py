@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from gymbox.environment import NOT_IN_IMAGE, Catalog, Environment, EnvironmentView
-from gymbox.providers import SandboxProvider, isolation_of, versions_of
+from gymbox.providers import SandboxProvider, base_of, isolation_of, versions_of
 
 _Signature = tuple[tuple[str, int, int], ...]
 
@@ -42,11 +42,13 @@ async def environment_view(environment: Environment, provider: SandboxProvider, 
         ImageBuildFailed: with the failing step's log.
         Unavailable: the provider cannot hold it, or does not answer.
     """
+    prepared = await provider.prepare(environment) if prepare else None
     return EnvironmentView(
         **environment.manifest.model_dump(),
         provider=isolation_of(provider),
         versions=versions_of(provider),
-        prepared=await provider.prepare(environment) if prepare else None,
+        prepared=prepared,
+        base=base_of(provider, environment) if prepare else None,
     )
 
 

@@ -84,6 +84,12 @@ def isolation_of(provider: SandboxProvider) -> str:
     return getattr(provider, "isolation_note", "").partition(":")[0] or provider.name
 
 
+def base_of(provider: SandboxProvider, environment: Environment) -> str | None:
+    """The digest of what an environment's image is based on, once `prepare` has made it (`base_of`)."""
+    asked: Callable[[Environment], str | None] = getattr(provider, "base_of", lambda environment: None)
+    return asked(environment)
+
+
 def versions_of(provider: SandboxProvider) -> dict[str, str]:
     """Versions of the technology of a provider that is open, as far as it tells them (`versions`)."""
     return dict(getattr(provider, "versions", {}))

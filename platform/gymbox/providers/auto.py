@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pydantic import ConfigDict
 
+from gymbox.environment import Environment
 from gymbox.errors import Unavailable
-from gymbox.providers import OnEnd, SandboxProvider, versions_of
+from gymbox.providers import OnEnd, SandboxProvider, base_of, versions_of
 from gymbox.providers.docker import DockerProvider
 from gymbox.providers.forwarding import Forwarding
 from gymbox.providers.process import ProcessProvider
@@ -32,6 +33,10 @@ class AutoProvider(Forwarding[SandboxProvider]):
     def versions(self) -> dict[str, str]:
         """What the chosen one says."""
         return versions_of(self._worker) if self._worker else {}
+
+    def base_of(self, environment: Environment) -> str | None:
+        """What the chosen one says."""
+        return base_of(self._worker, environment) if self._worker else None
 
     async def open(self, controller_id: str, on_end: OnEnd) -> None:
         """

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from docker import APIClient
 from docker.errors import APIError, ImageNotFound
 from docker.errors import NotFound as NoSuchContainer
 from gymbox_sandbox.lifecycle import Ended
@@ -85,6 +86,8 @@ class DockerProvider(Forwarding["Containers"]):
     """Arguments for the build of the runtime image, such as HTTP_PROXY."""
     build_timeout: float = Field(1800, gt=0)
     """Seconds that one image may take to build."""
+    builds: int = Field(2, ge=1, le=32)
+    """Images that are built at once."""
     build_folder: Path = Path("~/.cache/gymbox/images")
     """Where the logs of image builds are kept."""
     threads: int = Field(16, ge=1, le=256)
@@ -100,10 +103,19 @@ class DockerProvider(Forwarding["Containers"]):
             raise
         self._worker = containers
 
+    def images(self, api: APIClient) -> Images:
+        """The images of an engine, made by these settings."""
+        folder = self.build_folder.expanduser()
+        return Images(api, self.base_image, self.build_args, folder, self.build_timeout, self.builds)
+
     @property
     def versions(self) -> dict[str, str]:
         """The engine's, while it is open."""
         return {"docker": self._worker.engine.version} if self._worker else {}
+
+    def base_of(self, environment: Environment) -> str | None:
+        """The digest of what an environment's image is based on, once it was prepared; see Images."""
+        return self._worker.base_of(environment) if self._worker else None
 
     def container(self, spec: StartSpec, image: str, controller_id: str, server: User) -> Body:
         """What the engine is asked to create; tests override it to see what happens when that goes wrong."""
@@ -149,10 +161,7 @@ class Containers:
             )
         provider = self._provider
         await self.engine.connect()
-        folder = provider.build_folder.expanduser()
-        self._images = Images(
-            self.engine.api, provider.base_image, provider.build_args, folder, provider.build_timeout
-        )
+        self._images = provider.images(self.engine.api)
         await self.watch.open()
         await self.engine.call("list containers", self._sweep)
 
@@ -192,17 +201,31 @@ class Containers:
         }
         return tag
 
+    def base_of(self, environment: Environment) -> str | None:
+        return self._images.base_of(environment) if self._images else None
+
+    async def _fitted(self, config: Body, image: str) -> Body:
+        """What the engine is asked to create, made fit for an image that is not built on our runtime's."""
+        assert self._images is not None
+        foreign = await self.engine.call(f"look at {image}", self._images.foreign, image)
+        return foreign.fitted(config) if foreign else config
+
     async def start(self, spec: StartSpec, on_phase: OnPhase) -> Started:
         return await self._turns.start(spec.id, self._start(spec, on_phase))
 
     async def _start(self, spec: StartSpec, on_phase: OnPhase) -> Started:
+        assert self._images is not None
+        image = await self.prepare(spec.environment)
         try:
-            image = await self.prepare(spec.environment)
             await self._make(spec, image, on_phase)
         except ImageNotFound:  # removed by someone since it was built
+            self._images.doubt(image)
             self._images_built.pop(spec.environment.digest, None)
             image = await self.prepare(spec.environment)
             await self._make(spec, image, on_phase)
+        except StartFailed:
+            self._images.doubt(image)
+            raise
         return Started(spec.id, socket=str(spec.directory / SERVER_SOCKET), address=None, image=image)
 
     async def _make(self, spec: StartSpec, image: str, on_phase: OnPhase) -> None:
@@ -277,6 +300,7 @@ class Containers:
             Conflict: the name is taken by a container that is none of ours.
         """
         config = self._provider.container(spec, image, self._controller_id, self._server_user)
+        config = await self._fitted(config, image)
         for _ in range(3):
             try:
                 if has_network(spec.environment.manifest):

@@ -4,65 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
-import io
 import os
-import re
 import tarfile
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gymbox_sandbox
 from docker import APIClient
 from docker.errors import APIError, NotFound
-from docker.errors import ImageNotFound as NoSuchImage
 from urllib3.exceptions import ReadTimeoutError
 
 from gymbox.environment import Environment
-from gymbox.errors import ImageBuildFailed, by_this_python
+from gymbox.errors import ImageBuildFailed, Problem, by_this_python
+from gymbox.providers.builds import LABEL, Build, environment_builds, runtime_build, service_build
+from gymbox.providers.foreign import Foreign, bases_in_registries, foreign_builds, is_foreign
+from gymbox.providers.foreign_base import refuse_without_apt, what_follows
+from gymbox.providers.pull import digest_of, ensure_pulled
+from gymbox.providers.runtime import NAME as RUNTIME_NAME
+from gymbox.providers.runtime import Runtimes, portable_build
 
-PACKAGE = Path(__file__).parents[1]
-RECIPES = (PACKAGE / "dockerfiles", PACKAGE.parents[1] / "dockerfiles", PACKAGE.parents[1] / "sandboxes")
-"""Where Dockerfiles and the runtime's lock file are: in an installed package, in a checkout."""
 LOG_LINES = 60
-LABEL = "gymbox.image"
-
-
-@dataclass(frozen=True, slots=True)
-class Build:
-    """One image to build: everything that decides its content, and so its tag."""
-
-    name: str
-    dockerfile: str
-    files: Mapping[str, bytes]
-    """The build context, by path."""
-    arguments: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def tag(self) -> str:
-        """`name:digest`; the same content has the same tag on every machine."""
-        sha = hashlib.sha256(self.dockerfile.encode())
-        for name, value in sorted(self.arguments.items()):
-            sha.update(f"\0{name}={value}".encode())
-        for path, content in sorted(self.files.items()):
-            sha.update(f"\0{path}\0{len(content)}\0".encode() + content)
-        return f"{self.name}:{sha.hexdigest()[:16]}"
-
-    def context(self) -> io.BytesIO:
-        """The context as a tar, the same bytes each time, so that the engine's build cache holds."""
-        buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w") as tar:
-            for path, content in sorted({**self.files, "Dockerfile": self.dockerfile.encode()}.items()):
-                entry = tarfile.TarInfo(path)
-                entry.size = len(content)
-                entry.mode = 0o755 if content.startswith(b"#!") else 0o644
-                tar.addfile(entry, io.BytesIO(content))
-        buffer.seek(0)
-        return buffer
 
 
 class ServiceImage(NamedTuple):
@@ -78,25 +43,36 @@ class Images:
     """The images of one engine. All calls block; call them from a thread."""
 
     def __init__(
-        self, engine: APIClient, base: str, arguments: Mapping[str, str], folder: Path, build_timeout: float
+        self,
+        engine: APIClient,
+        base: str,
+        arguments: Mapping[str, str],
+        folder: Path,
+        build_timeout: float,
+        builds: int = 2,
     ) -> None:
         self._engine: Any = engine  # the SDK has no types
         self._base = base
         self._arguments = arguments
         self._folder = folder
         self._build_timeout = build_timeout
+        self._turns = threading.BoundedSemaphore(builds)
+        self._runtimes = Runtimes(engine)
+        self._foreign: dict[str, Foreign | None] = {}
+        self._bases: dict[str, str] = {}
 
     def ensure(self, environment: Environment) -> str:
         """The tag of the environment's image, built now if the engine has none of that content.
 
-        One build a tag, also among processes. The log of every build is kept in the folder.
+        One build a tag, also among processes, and no more at once than this was made for. The log of every build is
+        kept in the folder.
 
         Raises:
             ImageBuildFailed: with the failing step's output, and where the whole log is.
+            ImageNotPulled, RegistryAway: what it is based on cannot be had from its registry.
         """
-        runtime = runtime_build(self._base, self._base_id(), self._arguments)
-        builds = [runtime, *environment_builds(environment, runtime.tag)]
-        if not self._has(builds[-1].tag):
+        builds = self.builds(environment)
+        if not (self._has(builds[-1].tag) and (builds[0].name != RUNTIME_NAME or self._has(builds[0].tag))):
             for build in builds:
                 self._build_once(build)
         return builds[-1].tag
@@ -105,25 +81,22 @@ class Images:
         """The image of one of the environment's services, built or pulled now if the engine has none.
 
         Raises:
-            ImageBuildFailed: see `ensure`; or it is not there and cannot be pulled.
+            ImageBuildFailed, ImageNotPulled, RegistryAway: see `ensure`.
         """
         service = environment.manifest.services[name]
         tag = service.image
         if tag is None:
-            build = service_build(environment, name, self._base, self._base_id())
+            build = self._service_build(environment, name, self._pulled)
             self._build_once(build)
             tag = build.tag
-        elif not self._has(tag):
-            try:
-                self._engine.pull(tag)
-            except APIError as error:
-                raise ImageBuildFailed(
-                    f"{environment.name}: the image {tag} of service {name} is not there and cannot be pulled: "
-                    f"{error.explanation}"
-                ) from error
+        else:
+            self._pulled(tag)
         config = self._engine.inspect_image(tag)["Config"] or {}
         writable = dict.fromkeys([*(config.get("Volumes") or ()), *service.tmpfs])
         return ServiceImage(tag, self._owners(tag, list(writable)))
+
+    def _service_build(self, environment: Environment, name: str, get: Callable[[str], dict[str, Any]]) -> Build:
+        return service_build(environment, name, self._base, str(self._own_base(get)["Id"]))
 
     def _owners(self, tag: str, folders: list[str]) -> dict[str, tuple[int, int] | None]:
         """Whose each folder of an image is; None where it has no such folder."""
@@ -144,19 +117,75 @@ class Images:
             head = tarfile.TarInfo.frombuf(next(chunks), tarfile.ENCODING, "surrogateescape")
         return head.uid, head.gid
 
-    def _base_id(self) -> str:
+    def tags(self, environment: Environment) -> set[str]:
+        """All images that it and its services have now, or would have had they been built; none is built, and none is
+        pulled."""
+        look, services = self._engine.inspect_image, environment.manifest.services
         try:
-            return str(self._engine.inspect_image(self._base)["Id"])
-        except NoSuchImage:
-            pass
+            own = [self._service_build(environment, name, look) for name in services if services[name].image is None]
+            return {build.tag for build in [*own, *self._builds(environment, look)]}
+        except (NotFound, ImageBuildFailed):
+            return set()
+
+    def builds(self, environment: Environment) -> list[Build]:
+        """All that makes its image, which is the last one; what it is based on is pulled where it is missing.
+
+        Raises:
+            ImageBuildFailed, ImageNotPulled, RegistryAway: see `ensure`.
+        """
+        return self._builds(environment, self._pulled)
+
+    def _builds(self, environment: Environment, get: Callable[[str], dict[str, Any]]) -> list[Build]:
+        own = self._own_base(get)
+        if not is_foreign(environment):
+            self._bases[environment.digest] = digest_of(self._base, own)
+            runtime = runtime_build(self._base, str(own["Id"]), self._arguments)
+            return [runtime, *environment_builds(environment, runtime.tag)]
+        runtime = portable_build(self._base, str(own["Id"]), self._arguments)
+        ids = []
+        for reference in bases_in_registries(environment):
+            base = get(reference)
+            ids.append(str(base["Id"]))
+            self._bases[environment.digest] = digest_of(reference, base)
+        return [runtime, *foreign_builds(environment, runtime.tag, " ".join(ids))]
+
+    def base_of(self, environment: Environment) -> str | None:
+        """The digest of what an environment's image is based on, once that was ensured; None if it is based on
+        nothing."""
+        return self._bases.get(environment.digest)
+
+    def foreign(self, image: str) -> Foreign | None:
+        """What a container of an image needs if that is not built on our own; the runtime that it needs is there then.
+
+        Raises:
+            NotFound: there is no such image.
+            ImageBuildFailed, Unavailable: there is no such runtime.
+        """
+        if image not in self._foreign:
+            self._foreign[image] = Foreign.of(self._engine.inspect_image(image))
+        foreign = self._foreign[image]
+        if foreign is not None:
+            self._runtimes.ensure(foreign.runtime)
+        return foreign
+
+    def doubt(self, image: str) -> None:
+        """A sandbox of this image did not start: look again at what it needs before the next one."""
+        foreign = self._foreign.pop(image, None)
+        if foreign is not None:
+            self._runtimes.doubt(foreign.runtime)
+
+    def _pulled(self, reference: str) -> dict[str, Any]:
+        with self._lock(f"pull-{reference}"):
+            return ensure_pulled(self._engine, reference)
+
+    def _own_base(self, get: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
         try:
-            self._engine.pull(self._base)
-            return str(self._engine.inspect_image(self._base)["Id"])
-        except (APIError, NoSuchImage) as error:
+            return get(self._base)
+        except Problem as problem:
             raise ImageBuildFailed(
-                f"the base image {self._base} is not there and cannot be pulled: {error.explanation}; "
+                f"the base image {self._base} is not there and cannot be pulled: {problem.detail}; "
                 f"make it by `{by_this_python('setup_base_image')}`, or docker load it from another machine"
-            ) from error
+            ) from problem
 
     def _has(self, tag: str) -> bool:
         try:
@@ -167,8 +196,23 @@ class Images:
 
     def _build_once(self, build: Build) -> None:
         with self._lock(build.tag):
-            if not self._has(build.tag):
-                self._build(build)
+            if self._has(build.tag):
+                return
+            with self._turns:
+                self._build(self._looked_into(build))
+
+    def _looked_into(self, build: Build) -> Build:
+        """A build with what follows from its base, if that is an image which knows nothing of us.
+
+        Raises:
+            ImageBuildFailed: no sandbox can have it, or not with packages.
+        """
+        base = build.arguments.get("BASE_IMAGE", "")
+        if build.base_for == "packages":
+            refuse_without_apt(self._engine, base)
+        if build.base_for == "sandboxes":
+            return replace(build, follows=what_follows(self._engine, base))
+        return build
 
     @contextmanager
     def _lock(self, tag: str) -> Iterator[None]:
@@ -201,7 +245,7 @@ class Images:
                 custom_context=True,
                 tag=build.tag,
                 buildargs=dict(build.arguments),
-                labels={LABEL: build.name},
+                labels={LABEL: build.name, **build.labels},
                 rm=True,
                 forcerm=True,
                 decode=True,
@@ -216,68 +260,8 @@ class Images:
             yield {"error": error.explanation or str(error)}
 
 
-def runtime_build(base: str, base_id: str, arguments: Mapping[str, str]) -> Build:
-    """The image that every sandbox starts from: `base` and the in-sandbox server."""
-    package = Path(gymbox_sandbox.__file__).parent
-    files = {f"gymbox_sandbox/{path.relative_to(package)}": path.read_bytes() for path in _sources(package)}
-    files["requirements.lock"] = _recipe("requirements.lock").read_bytes()
-    # the id is no argument of the Dockerfile, but a new base must make a new image
-    dockerfile = f"{_recipe('sandbox.Dockerfile').read_text()}\n# base: {base_id}\n"
-    return Build("gymbox-sandbox", dockerfile, files, {"BASE_IMAGE": base, **arguments})
-
-
-def environment_builds(environment: Environment, runtime: str) -> list[Build]:
-    """What the environment adds to the runtime: its own Dockerfile, where it has one, then its files.
-
-    Raises:
-        ImageBuildFailed: its own Dockerfile is missing, or does not start from the runtime.
-    """
-    name = f"gymbox-env-{_plain(environment.name)}"
-    image = environment.manifest.image
-    files = {str(path.relative_to(environment.folder)): path.read_bytes() for path in environment.files()}
-    builds: list[Build] = []
-    if image.dockerfile is not None:
-        content = files.get(image.dockerfile)
-        if content is None:
-            raise ImageBuildFailed(f"{environment.name}: there is no {image.dockerfile} in {environment.folder}")
-        if not re.search(rb"^FROM\s+\$\{?BASE_IMAGE\}?\s*$", content, re.MULTILINE):
-            raise ImageBuildFailed(
-                f"{environment.name}: {image.dockerfile} must start with `ARG BASE_IMAGE` and `FROM ${{BASE_IMAGE}}`; "
-                "the sandbox's server is in that image"
-            )
-        builds.append(Build(f"{name}-base", content.decode(), files, {"BASE_IMAGE": runtime}))
-        runtime = builds[-1].tag
-    context = {f"files/{path}": content for path, content in files.items()}
-    context["requirements.txt"] = "".join(f"{requirement}\n" for requirement in image.pip).encode()
-    arguments = {"BASE_IMAGE": runtime, "PACKAGES": " ".join(image.packages)}
-    return [*builds, Build(name, _recipe("environment.Dockerfile").read_text(), context, arguments)]
-
-
-def service_build(environment: Environment, name: str, base: str, base_id: str) -> Build:
-    """The image of a service that has a folder of its own."""
-    service = environment.manifest.services[name]
-    folder = environment.folder / str(service.build)
-    files = {str(path.relative_to(folder)): path.read_bytes() for path in environment.service_files(service)}
-    dockerfile = files["Dockerfile"].decode()
-    if re.search(r"\$\{?BASE_IMAGE\b", dockerfile):
-        dockerfile = f"{dockerfile}\n# base: {base_id}\n"
-    return Build(f"gymbox-service-{_plain(environment.name)}-{name}", dockerfile, files, {"BASE_IMAGE": base})
-
-
-def _plain(name: str) -> str:
-    return re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
-def _sources(package: Path) -> Iterator[Path]:
-    return (path for path in sorted(package.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
-
-
-def _recipe(name: str) -> Path:
-    return next(folder / name for folder in RECIPES if (folder / name).is_file())
-
-
 def _file_name(tag: str) -> str:
-    return tag.replace(":", "-").replace("/", "-")
+    return tag.replace(":", "-").replace("/", "-").replace("@", "-")
 
 
 def _one_line(error: str) -> str:

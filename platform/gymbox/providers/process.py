@@ -130,7 +130,7 @@ class ProcessProvider(BaseModel):
         """None: a process has no image, and what the manifest's `image` asks for must be on this machine.
 
         Raises:
-            Unavailable: the environment asks for a network, which only containers have.
+            Unavailable: the environment asks for a network or an image, which only containers have.
         """
         if environment.manifest.network != "none":
             asked = told(environment.manifest.network)
@@ -138,6 +138,8 @@ class ProcessProvider(BaseModel):
         if environment.manifest.services:
             names = ", ".join(environment.manifest.services)
             raise Unavailable(f"{environment.name} asks for services ({names}), which need provider=docker")
+        if environment.manifest.image.base is not None:
+            raise Unavailable(f"{environment.name} runs in {environment.manifest.image.base}: use provider=docker")
         return None
 
     async def start(self, spec: StartSpec, on_phase: OnPhase) -> Started:

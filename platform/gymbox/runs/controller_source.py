@@ -12,7 +12,7 @@ from gymbox.controller.sandboxes import Sandboxes
 from gymbox.errors import ConfigError, Problem
 from gymbox.judge import judge_of, judge_of_proxy
 from gymbox.local_controller import LEASE, LocalController
-from gymbox.providers import isolation_of, versions_of
+from gymbox.providers import base_of, isolation_of, versions_of
 from gymbox.runs.sandbox_source import SandboxSource, SourceRequest, Sourcing, preparing
 
 
@@ -48,7 +48,8 @@ def sourcing_of(sandboxes: Sandboxes, proxy_url: str, token: str) -> Sourcing:
                 return LocalController(sandboxes, http, judge, Claim(run, priority, share))
 
             isolation, versions = isolation_of(sandboxes.provider), versions_of(sandboxes.provider)
+            bases = {each.name: base_of(sandboxes.provider, each) for each in request.environments}
             local = LocalController(sandboxes, http, judge)
-            yield SandboxSource(local, isolation, images, versions, lambda: sandboxes.containers, judge, of_run)
+            yield SandboxSource(local, isolation, images, versions, bases, lambda: sandboxes.containers, judge, of_run)
 
     return source

@@ -252,6 +252,7 @@ class Job:
             settings=self.settings.record(),
             provider=source.provider,
             images=source.images,
+            bases=source.bases,
             versions=source.versions,
             planned=planned,
             resume=self.settings.runner.resume,

@@ -19,7 +19,7 @@ from gymbox.errors import ConfigError, Problem, nearest
 from gymbox.http import HttpClient
 from gymbox.judge import Judge, judge_of
 from gymbox.local_controller import LocalController
-from gymbox.providers import isolation_of, versions_of
+from gymbox.providers import base_of, isolation_of, versions_of
 from gymbox.proxy import ProxySettings
 from gymbox.rollout import RolloutController
 from gymbox.runs.places import Places
@@ -34,6 +34,8 @@ class SandboxSource:
     provider: str
     images: dict[str, str | None]
     versions: dict[str, str]
+    bases: dict[str, str | None]
+    """What the image of each environment is based on, by digest."""
     count: Callable[[], int] | None = None
     """Containers that run or start; None where only a controller elsewhere knows."""
     judge: Judge | None = None
@@ -91,7 +93,10 @@ async def _elsewhere(request: SourceRequest) -> AsyncIterator[SandboxSource]:
         images = {view.name: view.prepared for view in views}
         if judge is None and request.needs_judge:
             judge = await client.judge()
-        yield SandboxSource(client, views[0].provider, images, views[0].versions, judge=judge, of_run=client.of_run)
+        bases = {view.name: view.base for view in views}
+        yield SandboxSource(
+            client, views[0].provider, images, views[0].versions, bases, judge=judge, of_run=client.of_run
+        )
 
 
 @asynccontextmanager
@@ -121,6 +126,7 @@ async def _in_here(request: SourceRequest) -> AsyncIterator[SandboxSource]:
         with preparing(request.told):
             images = {environment.name: await provider.prepare(environment) for environment in environments}
         isolation, versions = isolation_of(provider), versions_of(provider)
+        bases = {environment.name: base_of(provider, environment) for environment in environments}
 
         def of_run(run: str, priority: Priority, share: float) -> LocalController:
             return embedded.local(Claim(run, priority, share))
@@ -128,7 +134,7 @@ async def _in_here(request: SourceRequest) -> AsyncIterator[SandboxSource]:
         def count() -> int:
             return embedded.sandboxes.containers
 
-        yield SandboxSource(embedded, isolation, images, versions, count, judge, of_run)
+        yield SandboxSource(embedded, isolation, images, versions, bases, count, judge, of_run)
 
 
 @contextmanager

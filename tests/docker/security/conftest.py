@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 import uuid
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 from gymbox.environment import Environment
 from gymbox.providers.images import Images
+from gymbox.providers.runtime import INTERPRETER
+from gymbox.setup_base_image import BASE_IMAGE
 
 SERVER = """
 from gymbox_sandbox import ResourcesServer
@@ -98,6 +101,22 @@ async def as_agent(sandboxes: Any, guarded: Environment, run_in: Any) -> Any:
     return attack
 
 
-def _shell(script: str) -> list[str]:
+@pytest.fixture
+async def as_agent_of_any_image(sandboxes: Any, guarded: Environment, run_in: Any, tmp_path: Path) -> Any:
+    """Runs an attack as the agent of a sandbox whose image has no Python and was not made from our runtime's."""
+    folder = tmp_path / "foreign" / "guarded"
+    shutil.copytree(guarded.folder, folder)
+    own = (folder / "Dockerfile").read_text()
+    (folder / "Dockerfile").write_text(own.replace("ARG BASE_IMAGE\n", "").replace("${BASE_IMAGE}", BASE_IMAGE))
+    started = await sandboxes.start(Environment.load(folder))
+
+    async def attack(script: str, timeout: float = 60) -> Shown:
+        done = await run_in(started, _shell(script, INTERPRETER), timeout=timeout)
+        return Shown(done["stdout"] + done["stderr"])
+
+    return attack
+
+
+def _shell(script: str, python: str = "python3") -> list[str]:
     script = textwrap.dedent(script).strip()
-    return ["python3", "-c", script] if script.startswith(("import", "from")) else ["sh", "-c", script]
+    return [python, "-c", script] if script.startswith(("import", "from")) else ["sh", "-c", script]

@@ -106,6 +106,24 @@ async def test_a_family_of_sockets_that_has_led_out_is_refused_by_the_filter(
     assert (await as_agent(script)).strip() == "EPERM", name
 
 
+async def test_a_sandbox_of_any_image_is_as_confined(as_agent_of_any_image: Any) -> None:
+    """The controls are those of the tests above: the same attacks work without hardening."""
+    more = {
+        "F02 puts a module beside the server's": "touch /opt/gymbox/environment/json.py && echo OPEN",
+        "F02 replaces the runtime": "touch /opt/gymbox/rt/lib/x || touch /opt/gymbox/rt/bin/python3 && echo OPEN",
+        "K02 has a setuid program": "[ $(setuid-id -u) = 0 ] && echo OPEN",
+        "signals the server": "for pid in /proc/[0-9]*; do kill -9 ${pid#/proc/}; done 2>&1 | grep -v denied; echo",
+        "reads the server's files": "cat /proc/1/environ /proc/[0-9]/mem /run/gymbox/* && echo OPEN",
+    }
+    for name, script in {**PLAIN, **PRIVILEGED, **more}.items():
+        assert not (await as_agent_of_any_image(script)).opened, name
+    if platform.machine() == "x86_64":
+        for name, number in SYSCALLS.items():
+            assert "EPERM" in await as_agent_of_any_image(SYSCALL.format(number=number)), name
+    assert "NoNewPrivs:\t1" in await as_agent_of_any_image("cat /proc/self/status")
+    assert "fine" in await as_agent_of_any_image("echo echo fine > /tmp/x && chmod +x /tmp/x && /tmp/x")
+
+
 async def test_k39_to_k42_nothing_of_the_host_is_to_be_seen(as_agent: Any) -> None:
     """No control: an ordinary container does not see them either."""
     assert (await as_agent("find / -xdev -name '*docker*.sock' -o -xdev -name 'containerd*.sock' 2>/dev/null")) == ""

@@ -76,7 +76,11 @@ async def test_environments_are_listed_and_shown(client):
     assert {"counter", "weather"} <= {manifest.name for manifest in await client.environments()}
     shown = await client.environment("counter", prepare=True)
     assert shown.hidden_fields == ["expected_count"]
-    assert shown.provider.startswith("process provider") and (shown.versions, shown.prepared) == ({}, None)
+    assert shown.provider.startswith("process provider") and (shown.versions, shown.prepared, shown.base) == (
+        {},
+        None,
+        None,
+    )
     with pytest.raises(NotFound, match="did you mean 'counter'"):
         await client.environment("countre")
     with pytest.raises(NotFound, match="did you mean 'counter'"):

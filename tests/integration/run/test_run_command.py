@@ -146,7 +146,8 @@ async def test_without_docker_auto_says_loudly_what_is_lost(gymbox: Gymbox) -> N
     assert ended.code == 0, ended.err
     assert ended.err.count("NO DOCKER") == 1
     manifest = gymbox.read(str(next((gymbox.folder / "runs").iterdir())), "manifest.json")
-    assert manifest["images"] == {"counter": None} and manifest["provider"].startswith("process provider")
+    assert manifest["images"] == manifest["bases"] == {"counter": None}
+    assert manifest["provider"].startswith("process provider")
     assert f"rollouts of counter, {manifest['provider']} → " in ended.err
 
 

@@ -38,6 +38,7 @@ async def test_tasks_go_all_the_way_in_containers_and_none_is_left(gymbox: Gymbo
     assert [line["reward"] for line in gymbox.lines("out")] == [1.0] * 4
     manifest = gymbox.read("out", "manifest.json")
     assert set(manifest["images"]) == {"counter", "weather"} and all(manifest["images"].values())
+    assert all(":" in base for base in manifest["bases"].values()) and set(manifest["bases"]) == {"counter", "weather"}
     assert manifest["versions"]["docker"] == (await asyncio.to_thread(engine.version))["Version"]
     assert await containers_of(engine, manifest["run"]) == []
 
@@ -77,6 +78,7 @@ async def test_a_running_controller_tells_its_engine_and_images_and_why_one_does
     assert good.code == 0, good.err
     manifest = gymbox.read("out", "manifest.json")
     assert manifest["provider"] == "docker" and manifest["images"]["counter"]
+    assert "sha256:" in manifest["bases"]["counter"]
     assert manifest["versions"]["docker"] == (await asyncio.to_thread(engine.version))["Version"]
     assert bad.code == 2 and "the reason" in bad.err and not (gymbox.folder / "runs").exists()
 

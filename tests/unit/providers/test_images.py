@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tarfile
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import pytest
 import yaml
 from gymbox.environment import Environment
 from gymbox.errors import ImageBuildFailed
-from gymbox.providers.images import Build, _last_step, environment_builds, runtime_build
+from gymbox.providers.builds import Build, environment_builds, runtime_build
+from gymbox.providers.images import Images, _last_step
 
 
 @pytest.fixture
@@ -22,7 +25,7 @@ def environment(tmp_path: Path) -> Callable[..., Environment]:
         (folder / "environment.yaml").write_text(yaml.safe_dump({"description": "x", "image": image}))
         for path, content in {"server.py": "pass", **(files or {})}.items():
             (folder / path).parent.mkdir(exist_ok=True)
-            (folder / path).write_text(content)
+            (folder / path).write_bytes(content.encode(errors="surrogateescape"))
         return Environment.load(folder)
 
     return write
@@ -38,10 +41,22 @@ def test_the_same_content_has_the_same_tag_and_the_same_context() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"dockerfile": "FROM z"}, {"files": {"a": b"2"}}, {"files": {"b": b"1"}}, {"arguments": {"A": "2"}}]
+    "change",
+    [
+        {"dockerfile": "FROM z"},
+        {"files": {"a": b"2"}},
+        {"files": {"b": b"1"}},
+        {"arguments": {"A": "2"}},
+        {"labels": {"a": "1"}},
+    ],
 )
 def test_any_other_content_has_another_tag(change: dict[str, Any]) -> None:
     assert build(**change).tag != build().tag
+
+
+def test_what_follows_from_the_base_is_in_the_context_and_not_in_the_tag() -> None:
+    assert build(follows={"b": b"2"}).tag == build().tag
+    assert b"b" in build(follows={"b": b"2"}).context().read()
 
 
 def test_a_new_base_image_makes_a_new_runtime() -> None:
@@ -92,13 +107,46 @@ def test_an_environments_own_dockerfile_is_built_on_the_runtime_and_its_files_on
 
 @pytest.mark.parametrize(
     ("files", "reason"),
-    [({}, "there is no Dockerfile"), ({"Dockerfile": "FROM python:3.13\n"}, "must start with `ARG BASE_IMAGE`")],
+    [({}, "there is no Dockerfile"), ({"Dockerfile": "\udcff"}, "is no Dockerfile")],
 )
 def test_a_dockerfile_that_cannot_work_is_refused_before_anything_is_built(
     files: dict[str, str], reason: str, environment: Callable[..., Environment]
 ) -> None:
     with pytest.raises(ImageBuildFailed, match=reason):
         environment_builds(environment(files=files, dockerfile="Dockerfile"), "runtime:1")
+
+
+class Counting(Images):
+    """Builds nothing, and counts how many it builds at once."""
+
+    now = most = 0
+
+    def builds(self, environment: Environment) -> list[Build]:
+        return environment_builds(environment, "runtime:1")
+
+    def _has(self, tag: str) -> bool:
+        return False
+
+    def _build(self, build: Build) -> None:
+        with self.counting:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        self.together.wait()
+        with self.counting:
+            self.now -= 1
+
+    counting = threading.Lock()
+    together = threading.Barrier(2)
+
+
+def test_no_more_images_are_built_at_once_than_it_was_made_for(
+    environment: Callable[..., Environment], tmp_path: Path
+) -> None:
+    images = Counting(None, "base:1", {}, tmp_path / "builds", 60, builds=2)
+    environments = [environment(name=f"plain{number}") for number in range(6)]
+    with ThreadPoolExecutor(6) as threads:
+        assert len(set(threads.map(images.ensure, environments))) == 6
+    assert images.most == 2
 
 
 def test_the_log_of_a_failure_starts_with_the_step_that_failed() -> None:

@@ -21,7 +21,9 @@ CALLS = [[1, 2], [3, 4], [5, 6]]
 EXPECTED = [3, 7, 11]
 
 
-async def execute(command: list[str], *, stdin: str, cwd: str, timeout: float, output_limit: int) -> ExecResult:
+async def execute(
+    command: list[str], *, stdin: str, cwd: str, env: dict[str, str], timeout: float, output_limit: int
+) -> ExecResult:
     """A child process of this test, with the contract of `ResourcesServer.exec`."""
     began = time.perf_counter()
     process = await asyncio.create_subprocess_exec(

@@ -74,3 +74,14 @@ def test_what_the_kernel_refuses_is_an_error():
 
 def test_what_is_no_process_has_no_parent():
     assert (parent_of(2**30), foreground_group(2**30)) == (-1, -1)
+
+
+def test_of_a_foreign_image_commands_get_every_variable_but_a_home(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", "/the/servers")
+    kept = tmp_path / "variables"
+    kept.write_bytes(b"PATH=/images/own\0LD_PRELOAD=/lib/x.so\0HOME=/root\0BYTES=\xff=\0")
+    found = agent_environment("/w", None, str(kept))
+    given = {"PATH": "/images/own", "LD_PRELOAD": "/lib/x.so", "BYTES": "\udcff="}
+    assert found == {**given, "HOME": "/w", "LANG": "C.UTF-8"}
+    kept.write_bytes(b"")
+    assert agent_environment("/w", None, str(kept)) == {"PATH": DEFAULT_PATH, "HOME": "/w", "LANG": "C.UTF-8"}

@@ -1,0 +1,76 @@
+"""Setup docker registry: a registry of images for tests to pull from. Standard library only, as setup_docker is.
+
+`python -m gymbox.setup_docker_registry` exits 0 once the program is there; otherwise it says why it cannot be had.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from gymbox.setup_docker import Say, Setup, SetupFailed, apt, run, to_stderr
+
+NAME = "docker-registry"
+FOLDER = Path("~/.cache/gymbox/docker-registry")
+"""Where the package is unpacked: to install it would start a registry and have it start with the machine."""
+WAYS_ON = ("put a docker-registry on the PATH", "go on without: no test pulls an image")
+
+
+def ensure_docker_registry(*, say: Say = to_stderr) -> Setup:
+    """See to it that there is a docker-registry: nothing to do where there is, else unpack Debian's package.
+
+    Idempotent; never raises for what the machine lacks.
+
+    Args:
+        say: gets one line before anything is fetched.
+    """
+    if (found := docker_registry()) is not None:
+        return Setup(True, f"{found} works")
+    if platform.system() != "Linux" or not shutil.which("apt-get"):
+        return Setup(False, f"no {NAME}, and this is no Debian or Ubuntu", WAYS_ON)
+    say(f"fetching {NAME} by apt-get")
+    try:
+        with tempfile.TemporaryDirectory(prefix="gymbox-registry-") as folder:
+            Path(folder).chmod(0o755)  # apt fetches as a user of its own
+            try:
+                apt("download", NAME, cwd=folder)
+            except SetupFailed:
+                apt("update")
+                apt("download", NAME, cwd=folder)
+            [package] = Path(folder).glob("*.deb")
+            run(f"unpack {NAME}", ["dpkg-deb", "--extract", str(package), str(FOLDER.expanduser())])
+    except (SetupFailed, OSError, ValueError) as error:
+        return Setup(False, str(error), WAYS_ON)
+    if (found := docker_registry()) is not None:
+        return Setup(True, f"{found} works")
+    return Setup(False, f"{NAME} was unpacked, but does not work", WAYS_ON)
+
+
+def docker_registry() -> str | None:
+    """Where a docker-registry is that tells its version; None where there is none."""
+    for path in (shutil.which(NAME), str(FOLDER.expanduser() / "usr/bin" / NAME)):
+        if path is not None and _works(path):
+            return path
+    return None
+
+
+def _works(path: str) -> bool:
+    try:
+        return subprocess.run([path, "--version"], capture_output=True, timeout=30, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def main() -> int:
+    """Exit code 0 once it is there, else 1."""
+    setup = ensure_docker_registry()
+    print(setup)
+    return 0 if setup.ready else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

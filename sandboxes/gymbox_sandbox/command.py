@@ -9,11 +9,14 @@ import os
 import socket
 import struct
 import termios
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from gymbox_sandbox.problems import KINDS, AtCapacity, Conflict, Invalid, Problem, Unavailable
-from gymbox_sandbox.spawn import Spawn
+from gymbox_sandbox.spawn import SIGNAL, Spawn
+
+if TYPE_CHECKING:
+    from gymbox_sandbox.reapers import Reapers
 
 _CHUNK = 1 << 16
 _MOST_QUEUED = 4 * _CHUNK
@@ -53,17 +56,18 @@ class Command:
 
     pid: int
 
-    def __init__(
-        self,
-        spawn: Spawn,
-        stdin: bool,
-        send: Callable[[list[int]], Awaitable[None]],
-        read_on: Callable[[int], None],
-    ) -> None:
+    def __init__(self, spawn: Spawn, reapers: Reapers, *, stdin: bool, also: Sequence[int] = ()) -> None:
+        """
+        Args:
+            stdin: input will be written.
+            also: descriptors that the command gets from 3 on; they are closed here once it has them.
+        """
         self._spawn = spawn
         self._wants_stdin = stdin
-        self._send = send
-        self._read_on = read_on
+        self._also = also
+        self._reapers = reapers
+        self._control: socket.socket | None = None
+        self._is_free = False
         self._stdin: int | None = None
         self._outputs: dict[int, str] = {}
         self._terminal_closed = False
@@ -150,8 +154,9 @@ class Command:
 
     def signal(self, number: int) -> None:
         """Send a signal to what is in its foreground; if it has just ended, nothing happens."""
-        with contextlib.suppress(OSError):
-            self._control.send(bytes([number]))
+        if self._control is not None and self._ended is None:
+            with contextlib.suppress(OSError):
+                self._control.send(SIGNAL + bytes([number]))
 
     def close(self) -> None:
         """Kill the tree, unless the command has ended; a second time is fine."""
@@ -159,16 +164,17 @@ class Command:
         self._close_stdin()
         for fd in list(self._outputs):
             self._close_output(fd)
-        if hasattr(self, "_control"):
-            self._loop.remove_reader(self._control)
-            self._control.close()
+        if self._control is not None:
+            self._loop.remove_reader(self._control.fileno())
+            if self._is_free:
+                self._reapers.take_back(self._control)
+            else:
+                self._control.close()
+            self._control = None
 
     async def _open(self, request: bytes) -> None:
         theirs: list[int] = []
         try:
-            self._control, control = socket.socketpair()
-            theirs.append(control.detach())
-            self._control.setblocking(False)
             if self._spawn.terminal is None:
                 theirs.append(self._open_stdin())
                 for name in ("stdout", "stderr"):
@@ -178,16 +184,18 @@ class Command:
                     os.set_blocking(read, False)
             if self._spawn.script:
                 theirs.append(_file(self._spawn.script))
-            await self._send(theirs)
+            self._control = await self._reapers.lend()
+            # refused before it was read: the reason is on its way
+            with contextlib.suppress(ConnectionError):
+                sent = socket.send_fds(self._control, [request], [*theirs, *self._also])
+                if sent < len(request):
+                    await self._loop.sock_sendall(self._control, request[sent:])
         except OSError as error:
             raise AtCapacity(f"no command can be started now: {error.strerror}", retry_after=1) from error
         finally:
-            for fd in theirs:
+            for fd in (*theirs, *self._also):
                 os.close(fd)
-        self._loop.add_reader(self._control, self._on_control)
-        # refused before it was read: the reason is on its way
-        with contextlib.suppress(ConnectionError):
-            await self._loop.sock_sendall(self._control, request)
+        self._loop.add_reader(self._control.fileno(), self._on_control)
 
     def _open_stdin(self) -> int:
         if not self._wants_stdin:
@@ -197,6 +205,7 @@ class Command:
         return read
 
     def _on_control(self) -> None:
+        assert self._control is not None
         try:
             data, fds, _, _ = socket.recv_fds(self._control, 4096, 1, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
@@ -204,7 +213,7 @@ class Command:
         except OSError:
             data, fds = b"", []
         if not data:
-            self._loop.remove_reader(self._control)
+            self._loop.remove_reader(self._control.fileno())
             self._fail(Unavailable("the command's supervisor was killed; the sandbox may be out of memory"))
         *lines, self._lines = (self._lines + data).split(b"\n")
         for line in lines:
@@ -214,7 +223,9 @@ class Command:
                 case ["refused", kind, text]:
                     self._fail(KINDS[kind](text))
                 case ["ended", code, rest]:
-                    timed_out, _, duration = rest.partition(" ")
+                    timed_out, free, duration = rest.split(" ")
+                    self._is_free = free == "1"
+                    self._loop.remove_reader(self._control.fileno())
                     self._on_ended(Ended(int(code), timed_out == "1", float(duration)))
 
     def _on_started(self, pid: int, fds: list[int]) -> None:
@@ -254,7 +265,6 @@ class Command:
 
     def _on_ended(self, ended: Ended) -> None:
         self._ended = ended
-        self._loop.remove_reader(self._control)
         if self._spawn.terminal is None or self._terminal_closed:
             self._finish()
         else:
@@ -268,15 +278,21 @@ class Command:
         self._finished = True
         assert self._ended is not None
         self._close_stdin()
-        for fd, name in self._outputs.items():
+        self._take_all()
+        for fd in self._outputs:
             self._loop.remove_reader(fd)
+            self._reapers.read_on(fd)
+        self._outputs.clear()
+        self._events.put_nowait(self._ended)
+
+    def _take_all(self) -> None:
+        """Read what is printed by now; what comes while this reads is left."""
+        for fd, name in self._outputs.items():
             waiting = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]
             while waiting > 0 and (data := read_now(fd, waiting)):
                 waiting -= len(data)
+                self._queued += len(data)
                 self._events.put_nowait(Output(name, data))
-            self._read_on(fd)
-        self._outputs.clear()
-        self._events.put_nowait(self._ended)
 
     def _fail(self, problem: Problem) -> None:
         if self._ended is None:

@@ -18,11 +18,11 @@ import signal
 import socket
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from functools import partial
 from typing import TYPE_CHECKING
 
-from gymbox_sandbox.command import Command, Output, Started, read_now, until_writable
-from gymbox_sandbox.problems import Conflict, Invalid, NotFound, TimedOut, Unavailable
+from gymbox_sandbox.command import Command, Output, Started
+from gymbox_sandbox.problems import Conflict, Invalid, NotFound
+from gymbox_sandbox.reapers import Reapers
 from gymbox_sandbox.spawn import Spawn
 from gymbox_sandbox.wire import ExecRequest, ExecResult
 
@@ -47,15 +47,11 @@ class Commands:
         kill_timeout: float = KILL_TIMEOUT,
     ) -> None:
         """`environment` is what every command gets, beside what its request adds."""
-        link.setblocking(False)
         self.workspace = workspace
-        self._link = link
+        self._reapers = Reapers(link)
         self._environment = dict(environment)
         self._kill_timeout = kill_timeout
         self._running: dict[str, Command] = {}
-        self._unread: dict[int, asyncio.AbstractEventLoop] = {}
-        self._sending = asyncio.Lock()
-        self._killing = asyncio.Lock()
 
     async def run(self, request: ExecRequest) -> ExecResult:
         """Run a command to its end.
@@ -115,9 +111,9 @@ class Commands:
                 duration=event.duration,
             )
 
-    def start(self, spawn: Spawn, *, stdin: bool = False) -> Command:
-        """A context in which a command runs; `stdin` says that input will be written. Leaving it kills the tree."""
-        return Command(spawn, stdin, partial(self._send, b"s"), self._read_on)
+    def start(self, spawn: Spawn, *, stdin: bool = False, also: Sequence[int] = ()) -> Command:
+        """A context in which a command runs; see Command. Leaving it kills the tree."""
+        return Command(spawn, self._reapers, stdin=stdin, also=also)
 
     async def write_stdin(self, exec_id: str, data: bytes, *, eof: bool = False) -> None:
         """Write to a streamed command's input, as fast as it reads.
@@ -158,26 +154,11 @@ class Commands:
         Raises:
             TimedOut: some are still there after `kill_timeout` seconds.
         """
-        loop = asyncio.get_running_loop()
-        async with self._killing:
-            token = b"k" + secrets.token_bytes(8)
-            try:
-                async with asyncio.timeout(self._kill_timeout):
-                    await self._send(token)
-                    while (answer := await loop.sock_recv(self._link, 64)) != token:
-                        if not answer:
-                            raise Unavailable("the supervisor is gone")
-            except TimeoutError as error:
-                raise TimedOut(f"processes of the agent are still there after {self._kill_timeout:g} s") from error
+        await self._reapers.kill_all(self._kill_timeout)
 
     def close(self) -> None:
         """Give up the link: the supervisor kills whatever was started over it. A second time is fine."""
-        for fd, loop in self._unread.items():
-            if not loop.is_closed():
-                loop.remove_reader(fd)
-            os.close(fd)
-        self._unread.clear()
-        self._link.close()
+        self._reapers.close()
 
     def routes(self) -> list[BaseRoute]:
         """`POST /exec` and its companions, as `wire` lists them."""
@@ -215,30 +196,6 @@ class Commands:
                 await command.write(data)
         if not stays_open:
             await command.write_end()
-
-    async def _send(self, order: bytes, fds: Sequence[int] = ()) -> None:
-        """Give the supervisor an order (see engine) and descriptors."""
-        async with self._sending:  # one at a time, since a loop tells only one when a descriptor can be written
-            while True:
-                try:
-                    socket.send_fds(self._link, [order], fds)
-                    return
-                except BlockingIOError:  # many at once: the supervisor forks one after the other
-                    await until_writable(self._link)
-
-    def _read_on(self, fd: int) -> None:
-        """Read and forget what background processes of an ended command print, so that they neither wait nor fail."""
-        loop = asyncio.get_running_loop()
-        self._unread[fd] = loop
-
-        def forget() -> None:
-            with contextlib.suppress(BlockingIOError):
-                if not read_now(fd):
-                    loop.remove_reader(fd)
-                    del self._unread[fd]
-                    os.close(fd)
-
-        loop.add_reader(fd, forget)
 
 
 class _Kept:

@@ -38,8 +38,14 @@ class Output(NamedTuple):
     """It printed something."""
 
     stream: str
-    """`stdout` or `stderr`."""
+    """`stdout` or `stderr`; or `mark`, see `Command.mark`."""
     data: bytes
+
+
+class Dropped(NamedTuple):
+    """What it printed was dropped before whoever follows it came to that."""
+
+    bytes: int
 
 
 class Ended(NamedTuple):
@@ -85,6 +91,8 @@ class Command:
         try:
             request = self._spawn.to_bytes()
         except ValueError as error:
+            for fd in self._also:
+                os.close(fd)
             raise Invalid(f"the command cannot be run: {error}") from error
         try:
             await self._open(request)
@@ -97,6 +105,10 @@ class Command:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    async def aclose(self) -> None:
+        """As `close`, where it was entered elsewhere."""
         self.close()
 
     async def next(self) -> Output | Ended:
@@ -151,6 +163,13 @@ class Command:
         if self._spawn.terminal is None or not self._outputs:
             raise Conflict("the command has no terminal")
         fcntl.ioctl(next(iter(self._outputs)), termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def mark(self, data: bytes) -> None:
+        """Have `next` give an Output of the stream `mark` after all that is printed by now."""
+        if not self._finished:
+            self._take_all()
+            self._queued += len(data)
+            self._events.put_nowait(Output("mark", data))
 
     def signal(self, number: int) -> None:
         """Send a signal to what is in its foreground; if it has just ended, nothing happens."""

@@ -60,6 +60,8 @@ class Commands:
         self._environment = dict(environment)
         self._kill_timeout = kill_timeout
         self._running: dict[str, Command] = {}
+        self.watches = 0
+        """How many folders are watched now."""
 
     async def run(self, request: ExecRequest) -> ExecResult:
         """Run a command to its end.

@@ -160,6 +160,8 @@ def _become(spawn: Spawn, stdio: Sequence[int], agent: User | None, control: soc
         os.umask(0o022)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         _be_first_to_go(agent)
+        if spawn.transfer:
+            transfer.load(spawn.argv[0])
         change_user(agent)
         prctl.signal_when_parent_dies(signal.SIGKILL)
         os.chdir(spawn.cwd)

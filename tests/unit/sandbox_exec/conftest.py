@@ -97,9 +97,9 @@ class Host:
             return await answer.json() if answer.content_type.endswith("json") else None
 
     @asynccontextmanager
-    async def followed(self, path: str, **parameters: Any) -> AsyncIterator[AsyncIterator[tuple[str, Any]]]:
-        """The events at a path; leaving the context hangs up."""
-        async with self.client.get(path, params=parameters) as answer:
+    async def followed(self, route: str, **parameters: Any) -> AsyncIterator[AsyncIterator[tuple[str, Any]]]:
+        """The events of a route; leaving the context hangs up."""
+        async with self.client.get(route, params=parameters) as answer:
             assert answer.status == 200, await answer.text()
             yield _events(answer)
 

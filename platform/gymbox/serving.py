@@ -19,6 +19,7 @@ from typing import Any, Self
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from gymbox_sandbox.joined import JoinedHttp
 from gymbox_sandbox.lifecycle import ROLLOUT_HEADER
 from gymbox_sandbox.problems import KINDS, MEDIA_TYPE, of_status
 from starlette.exceptions import HTTPException
@@ -296,7 +297,7 @@ class Listener:
             self._socket, self.port = _bind_unix(unix), 0
         config = uvicorn.Config(
             Guarded(app, guard),
-            http="httptools",
+            http=JoinedHttp,
             ws="auto",
             backlog=BACKLOG,
             log_config=None,

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import Server
 
 from gymbox_sandbox import files
 from gymbox_sandbox.app import build
+from gymbox_sandbox.joined import JoinedHttp
 from gymbox_sandbox.options import Options
 from gymbox_sandbox.problems import Invalid, Problem
 from gymbox_sandbox.resources import ResourcesServer, tools_of
@@ -90,7 +90,7 @@ def config(app: Starlette) -> Config:
     """How uvicorn serves a sandbox's app."""
     return Config(
         app,
-        http=HttpToolsProtocol,
+        http=JoinedHttp,
         ws="auto" if _has_websockets(app.routes) else "none",
         lifespan="off",
         interface="asgi3",

@@ -19,7 +19,7 @@ from gymbox_sandbox.bodies import MOST_OF_A_TOOL, limited
 from gymbox_sandbox.options import Options
 from gymbox_sandbox.problems import AtCapacity, Conflict, Internal, Invalid, Problem, TimedOut, ToolError, faults
 from gymbox_sandbox.resources import ResourcesServer, Runs
-from gymbox_sandbox.tasks import Task, Verdict
+from gymbox_sandbox.tasks import LARGEST, Task, Verdict
 from gymbox_sandbox.tools import result_text
 from gymbox_sandbox.wire import ResetAnswer, ToolResult, VerifyRequest
 
@@ -312,8 +312,11 @@ def verdict_of(found: Any) -> Verdict:
         reward = float(found) if hasattr(type(found), "__float__") else math.nan
     except (TypeError, ValueError, OverflowError):
         reward = math.nan
-    if not math.isfinite(reward):
-        raise Internal(f"verify gave {found!r:.200}, which is no finite number", rollout_kind="bad_verdict")
+    if not abs(reward) <= LARGEST:
+        raise Internal(
+            f"verify gave {found!r:.200}, which is no finite number (of at most {LARGEST:g})",
+            rollout_kind="bad_verdict",
+        )
     return Verdict(reward=reward)
 
 

@@ -47,6 +47,11 @@ class LazyCommands(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         if name == "run" and rest and rest[0] in BESIDE_RUN:
             command = beside_run()
+        elif name == "run" and rest and rest[0].isalpha():  # no setting, which has a "="
+            from difflib import get_close_matches
+
+            if near := get_close_matches(rest[0], BESIDE_RUN, n=1):
+                ctx.fail(f"{rest[0]!r} is no setting, which is name=value; did you mean `gymbox run {near[0]}`?")
         return name, command, rest
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from gymbox.errors import ConfigError
-from gymbox.providers.directories import remove_directory
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +127,7 @@ class StateDirectory:
         """Remove the sandboxes' folders, which nobody serves any more. Never raises."""
         for folder in (self.path / _SOCKETS).iterdir():
             try:
-                remove_directory(folder)
+                shutil.rmtree(folder)
             except OSError as error:
                 log.warning("cannot remove %s: %s", folder, error)
 

@@ -18,6 +18,7 @@ from gymbox_sandbox.options import Options
 from gymbox_sandbox.problems import Invalid, Unavailable
 from gymbox_sandbox.sessions import verdict_of
 from gymbox_sandbox.wire import SESSION_HEADER, ExecRequest, ExecResult
+from pydantic import ValidationError
 from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -583,7 +584,14 @@ def test_whatever_is_a_number_is_a_reward() -> None:
     assert [verdict_of(found).reward for found in (True, 1, 0.25, Half())] == [1.0, 1.0, 0.25, 0.5]
 
 
-@pytest.mark.parametrize("found", [None, "1", [1], float("inf"), 10**400, Broken()])
+def test_no_part_of_a_verdict_is_so_large_that_nobody_can_count_with_it() -> None:
+    for part in ({"metrics": {"a": 1e101}}, {"reward_components": {"a": -1e308}}, {"metrics": {"a": float("nan")}}):
+        with pytest.raises(ValidationError):
+            Verdict.model_validate({"reward": 1, **part})
+    assert Verdict(reward=-1e100).reward == -1e100
+
+
+@pytest.mark.parametrize("found", [None, "1", [1], float("inf"), 10**400, 1e101, -1e308, Broken()])
 def test_whatever_is_no_finite_number_is_none(found: Any) -> None:
     with pytest.raises(Exception, match="no finite number") as caught:
         verdict_of(found)

@@ -30,6 +30,8 @@ class JobView(Strict):
     status: Literal["running", "ended"]
     started_at: float
     """Unix seconds."""
+    terminal: bool
+    """It runs on one."""
     output_bytes: int
     """Printed so far: the offset at which output goes on."""
     dropped_bytes: int

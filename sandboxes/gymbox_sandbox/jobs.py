@@ -53,6 +53,7 @@ class Job:
             pid=self.started.result().pid,
             status="ended" if self.has_ended else "running",
             started_at=self._started_at,
+            terminal=self.request.pty is not None,
             output_bytes=self.log.end,
             dropped_bytes=self.log.begin,
             result=self.result,
@@ -170,7 +171,7 @@ class Jobs:
         job = self._jobs.get(id)
         if job is None:
             if id in self._forgotten:
-                raise Gone(f"there was a job {id!r}, and it is forgotten: take another id")
+                raise Gone(f"there was a job {id!r}, and it is forgotten: take another id", cause="forgotten")
             self._make_room(request.output_limit)
             job = self._jobs[id] = Job(id, request, self._commands)
         elif job.request != request:
@@ -191,9 +192,9 @@ class Jobs:
         """
         job = self._jobs.get(id)
         if job is None or not job.started.done() or job.started.exception():
-            raise (
-                Gone(f"the job {id!r} is forgotten") if id in self._forgotten else NotFound(f"there is no job {id!r}")
-            )
+            if id in self._forgotten:
+                raise Gone(f"the job {id!r} is forgotten", cause="forgotten")
+            raise NotFound(f"there is no job {id!r}")
         return job
 
     async def forget(self, id: str) -> None:

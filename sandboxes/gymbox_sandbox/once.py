@@ -63,7 +63,9 @@ class Once:
         known = self._works.get(name)
         if known is None:
             if name in self._forgotten:
-                raise Gone(f"the request {name!r} was answered before; its answer is no longer kept")
+                raise Gone(
+                    f"the request {name!r} was answered before; its answer is no longer kept", cause="forgotten"
+                )
             self._make_room()
             begun = asyncio.Event()
             task: asyncio.Task[Any] = asyncio.create_task(work(begun.set))

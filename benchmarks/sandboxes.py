@@ -6,7 +6,8 @@ Each against its baseline in the same run, interleaved; no pool anywhere:
   bare Engine API (create, start, remove on network none) plus the sandbox server's own start;
 * the server: CPU from container start to its first answer, and memory at rest, as the engine counts them for the
   container, less what it counts for a container that sleeps;
-* exec: round trip of `echo hi` in a live sandbox through the proxy beside `docker exec`.
+* exec: round trip of `echo hi` in a live sandbox through the proxy beside `docker exec`; many at once, and large files
+  (`live_sandboxes.py`).
 
 CPU is the whole machine's for the first: run it on an idle one.
 """
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import docker
+import live_sandboxes
 from gymbox.agents.tool_loop import ToolLoop
 from gymbox.client import ControllerClient
 from gymbox.embedded import EmbeddedController
@@ -160,6 +162,8 @@ async def measure(folder: Path) -> tuple[list[Figure], list[str]]:
             cpu.append(spent - spent_asleep)
             memory.append(used - used_asleep)
         ours, theirs = await exec_times(controller, environment, token)
+        live = await live_sandboxes.exec_figures(controller, environment, token)
+    live += await live_sandboxes.file_figures(folder, image)
     # /proc/stat counts in ticks of 10 ms: over a whole series, the mean is finer than the median
     mean_bare, mean_whole = sum(bare) / len(bare), sum(whole) / len(whole)
     server = median(cpu)
@@ -169,6 +173,7 @@ async def measure(folder: Path) -> tuple[list[Figure], list[str]]:
         within(0.45, "server: start to first answer", server, "CPU-s"),
         within(30, "server: memory", median(memory), "MiB"),
         at_most(0.1, "exec through the proxy, p50", ours, "ms", theirs, "docker exec"),
+        *live,
     ]
     notes = [
         f"bare engine {mean_bare:.3f} CPU-s a cycle, server's start {server:.3f} CPU-s; {ROUNDS} rounds, interleaved",

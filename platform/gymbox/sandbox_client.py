@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from os import SEEK_END
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -50,6 +51,8 @@ GRACE = 10.0
 """Seconds beyond what the sandbox's own server gives a call: it knows better why something took too long."""
 IDLE = 300.0
 """Seconds for which nothing of a download may come."""
+PIECE = 1 << 20
+"""Bytes of a file that are read at once."""
 ENDED_WAIT = 3.0
 """Seconds that the cause of a lost connection may take to reach the controller."""
 
@@ -301,7 +304,11 @@ class SandboxClient:
             SandboxEnded: the sandbox is no more.
         """
         route, params = ("/archive", {"path": path}) if tree else ("/files", {"path": path, "mode": f"{mode:o}"})
-        await self._send("PUT", route, file, params=params, timeout=3600, repeatable=False)
+        begin = file.tell()
+        size = file.seek(0, SEEK_END) - begin
+        file.seek(begin)
+        headers = {**self._reach.headers, "Content-Length": str(size)}
+        await self._send("PUT", route, _pieces(file), params=params, timeout=3600, repeatable=False, headers=headers)
 
     async def _download(self, route: str, path: str, file: IO[bytes]) -> None:
         async with self._stream("GET", route, idle=IDLE, params={"path": path}) as answer:
@@ -376,6 +383,11 @@ class SandboxClient:
         if isinstance(error, Gone):  # the proxy and the controller say how the sandbox ended
             return "ended" not in error.extra and "cause" in error.extra
         return "rollout_kind" in error.extra or (isinstance(error, NotFound) and error.extra.get("sandbox") != self.id)
+
+
+async def _pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
+    while piece := await asyncio.to_thread(file.read, PIECE):
+        yield piece
 
 
 def _too_large(text: str) -> RolloutFailure:

@@ -26,17 +26,27 @@ class SparseWriter:
         """Append."""
         view = memoryview(data)
         self.size += len(view)
-        while view:
-            block, view = view[:BLOCK], view[BLOCK:]
-            if len(block) >= 4096 and block == _ZEROS[: len(block)]:
+        begun = 0
+        for at in range(0, len(view), BLOCK):
+            block = view[at : at + BLOCK]
+            if _is_hole(block):
+                self._write(view[begun:at])
                 self._file.seek(len(block), os.SEEK_CUR)
-            else:
-                while block:  # an unbuffered file may take less
-                    block = block[self._file.write(block) :]
+                begun = at + len(block)
+        self._write(view[begun:])
+
+    def _write(self, data: memoryview) -> None:
+        while data:  # an unbuffered file may take less
+            data = data[self._file.write(data) :]
 
     def finish(self) -> None:
         """Give the file its size, where it ends in a hole."""
         self._file.truncate(self.size)
+
+
+def _is_hole(block: memoryview) -> bool:
+    # its ends first: nearly all that is no hole is known by them, and nothing is copied
+    return len(block) >= 4096 and not block[0] and not block[-1] and bytes(block) == _ZEROS[: len(block)]
 
 
 class SparseTarFile(tarfile.TarFile):

@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import sys
+import termios
 
 import pytest
 from gymbox_sandbox.lifecycle import CreateSandbox
@@ -100,6 +101,7 @@ async def test_a_terminal_is_left_and_found_again_with_what_it_showed(gymbox):
     for typed, awaited in (("x=kept; echo $((40+2))\n", "42"), ("echo $x-again; exit 6\n", "kept-again")):
         ours, theirs = pty.openpty()
         os.set_blocking(ours, False)
+        termios.tcsetwinsize(ours, (24, 80))
         process = await gymbox("shell", "--name", "t1", "s1", stdin=theirs, stdout=theirs)
         os.close(theirs)
         shown = b""

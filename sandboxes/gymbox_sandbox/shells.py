@@ -34,7 +34,8 @@ _BETWEEN = 65_536
 """Bytes kept of what background children print while no command runs."""
 _BASH = ["/bin/bash", "--norc", "--noprofile", "--noediting", "-i"]
 _SH = ["/bin/sh", "-i"]
-_FIRST = "unset HISTFILE MAILCHECK; set +o history +H; set +m; PS1= PS2="
+_FIRST = "PS1= PS2=; set +m; unset HISTFILE MAILCHECK; set +o history +H"
+"""The last is for bash alone."""
 _LONGEST_STATUS = 64
 
 

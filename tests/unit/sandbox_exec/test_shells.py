@@ -97,7 +97,8 @@ async def test_sh_serves_where_there_is_no_bash(one_user, monkeypatch, tmp_path)
     engine = start_engine()
     commands = Commands(attach(engine), str(tmp_path), {"PATH": "/usr/bin:/bin"})
     shell = await commands.shells.open("sh", ShellRequest(env={"A": "1"}))
-    assert (await shell.run(ShellRun(command="x=2; echo $A$x $0"))).stdout == "12 /bin/sh\n"
+    result = await shell.run(ShellRun(command="x=2; echo $A$x $0"))
+    assert (result.stdout, result.stderr) == ("12 /bin/sh\n", "")
     assert (await shell.run(ShellRun(command="echo '"))).exit_code == 2
     result = await shell.run(ShellRun(command="sleep 60; echo not-reached", timeout=0.2))
     assert (result.timed_out, result.state_lost, result.stdout) == (True, False, "")

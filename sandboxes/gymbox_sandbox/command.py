@@ -18,7 +18,9 @@ from gymbox_sandbox.spawn import SIGNAL, Spawn
 if TYPE_CHECKING:
     from gymbox_sandbox.reapers import Reapers
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 16
+_LARGE_CHUNK = 1 << 18
+"""Bytes of a file that are read at once. For a command's output so much would have to be allocated for a few bytes."""
 _LARGE_PIPE = 1 << 20
 """Bytes of a pipe through which files go: the fewer turns of the loop they take, the faster they are."""
 _MOST_QUEUED = 1 << 18
@@ -268,7 +270,7 @@ class Command:
 
     def _on_output(self, fd: int) -> None:
         try:
-            data = read_now(fd)
+            data = read_now(fd, _LARGE_CHUNK if self._spawn.transfer else _CHUNK)
         except BlockingIOError:
             return
         if data:

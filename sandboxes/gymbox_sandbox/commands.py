@@ -116,7 +116,9 @@ class Commands:
             raise Conflict(f"a command {exec_id!r} is running")
         async with self.start(self._spawn(request), stdin=bool(given) or request.stdin_open) as command:
             self._running[exec_id] = command
-            feeding = asyncio.create_task(self._feed(command, given, request.stdin_open))
+            feeding: asyncio.Task[None] | None = None
+            if given or (request.pty and not request.stdin_open):  # else there is nothing to write
+                feeding = asyncio.create_task(self._feed(command, given, request.stdin_open))
             try:
                 yield Started(exec_id, command.pid)
                 while isinstance(event := await command.next(), Output):
@@ -124,7 +126,8 @@ class Commands:
                     yield event
             finally:
                 del self._running[exec_id]
-                feeding.cancel()
+                if feeding is not None:
+                    feeding.cancel()
             yield ExecResult(
                 exit_code=event.code if event.code >= 0 and not event.timed_out else None,
                 signal=-event.code if event.code < 0 else None,

@@ -380,8 +380,8 @@ class SandboxClient:
     def _is_its_own(self, error: Problem) -> bool:
         """Whether the server inside has said this: its author's code, or that a file is missing. The proxy names the
         sandbox that it does not find."""
-        if isinstance(error, Gone):  # the proxy and the controller say how the sandbox ended
-            return "ended" not in error.extra and "cause" in error.extra
+        if isinstance(error, Gone) and "cause" in error.extra:  # of a shell or a job
+            return True
         return "rollout_kind" in error.extra or (isinstance(error, NotFound) and error.extra.get("sandbox") != self.id)
 
 

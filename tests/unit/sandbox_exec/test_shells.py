@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+from contextlib import asynccontextmanager
 
 import pytest
 from gymbox_sandbox import shells
+from gymbox_sandbox.background import ShellRequest, ShellRun
+from gymbox_sandbox.commands import Commands
+from gymbox_sandbox.supervisor import attach, start_engine
 
 SHELLS = {"bash": shells._BASH, "sh": shells._SH}
 
@@ -29,20 +34,24 @@ class Session:
         await self.host.call("DELETE", f"/exec/shells/{self.id}", status=204)
 
 
-@pytest.fixture
-async def shell(host):
-    shell = Session(host, "main")
+@asynccontextmanager
+async def opened(host, id):
+    shell = Session(host, id)
     await shell.open()
     yield shell
     await shell.close()
+
+
+@pytest.fixture
+async def shell(host):
+    async with opened(host, "main") as shell:
+        yield shell
 
 
 @pytest.fixture
 async def simple(one_user):
-    shell = Session(one_user, "simple")
-    await shell.open()
-    yield shell
-    await shell.close()
+    async with opened(one_user, "simple") as shell:
+        yield shell
 
 
 async def test_folder_variables_and_functions_stay_between_commands(shell):
@@ -88,11 +97,7 @@ async def test_nothing_that_a_command_says_confuses_the_shell(simple, command, c
     assert (after["stdout"], after["exit_code"]) == ("well\n", 0)
 
 
-async def test_sh_serves_where_there_is_no_bash(one_user, monkeypatch, tmp_path):
-    from gymbox_sandbox.background import ShellRequest, ShellRun
-    from gymbox_sandbox.commands import Commands
-    from gymbox_sandbox.supervisor import attach, start_engine
-
+async def test_sh_serves_where_there_is_no_bash(monkeypatch, tmp_path):
     monkeypatch.setattr(shells, "_BASH", ["/missing"])
     engine = start_engine()
     commands = Commands(attach(engine), str(tmp_path), {"PATH": "/usr/bin:/bin"})
@@ -106,6 +111,7 @@ async def test_sh_serves_where_there_is_no_bash(one_user, monkeypatch, tmp_path)
     commands.shells.close("sh")
     commands.close()
     engine.close()
+    os.wait()
 
 
 async def test_a_timeout_interrupts_the_whole_command_and_keeps_the_state(shell):
@@ -115,7 +121,7 @@ async def test_a_timeout_interrupts_the_whole_command_and_keeps_the_state(shell)
     assert (await shell.run("echo $x; ls"))["stdout"] == "kept\n"
 
 
-async def test_what_cannot_be_interrupted_is_killed_with_the_shell_and_its_state(shell, monkeypatch):
+async def test_what_cannot_be_interrupted_is_killed_with_the_shell_and_its_state(shell):
     result = await shell.run("trap '' INT; sleep 61", timeout=0.2)
     assert (result["timed_out"], result["state_lost"]) == (True, True)
     gone = await shell.run("echo more", status=410)
@@ -140,8 +146,6 @@ async def test_a_command_that_ends_the_shell_is_answered_and_says_that_the_state
 
 
 async def test_a_shell_that_dies_between_commands_is_gone(simple):
-    import os
-
     pid = (await simple.host.call("GET", "/exec/shells"))["shells"][0]["pid"]
     os.kill(pid, signal.SIGKILL)
     await simple.host.until(lambda: not simple.host.alive(pid))
@@ -153,7 +157,6 @@ async def test_a_shell_that_dies_between_commands_is_gone(simple):
 
 async def test_the_agents_processes_take_their_shells_along(simple):
     running = asyncio.create_task(simple.run("sleep 99"))
-    await simple.host.until(lambda: True)
     async with asyncio.timeout(10):
         while not (await simple.host.call("GET", "/exec/shells/simple"))["busy"]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 import termios
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from gymbox_sandbox.problems import KINDS, AtCapacity, Conflict, Invalid, Problem, Unavailable
@@ -66,12 +66,25 @@ class Command:
 
     pid: int
 
-    def __init__(self, spawn: Spawn, reapers: Reapers, *, stdin: bool, also: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        spawn: Spawn,
+        reapers: Reapers,
+        *,
+        stdin: bool,
+        also: Sequence[int] = (),
+        standard: Mapping[int, int] | None = None,
+        turn: asyncio.Lock | None = None,
+    ) -> None:
         """
         Args:
             stdin: input will be written.
             also: descriptors that the command gets from 3 on; they are closed here once it has them.
+            standard: what it gets in place of one of its first three.
+            turn: it starts only when it has this, for as long as it starts.
         """
+        self._standard = standard or {}
+        self._turn = turn
         self._spawn = spawn
         self._wants_stdin = stdin
         self._also = also
@@ -207,18 +220,26 @@ class Command:
                     os.set_blocking(read, False)
             if self._spawn.script:
                 theirs.append(_file(self._spawn.script))
-            self._control = await self._reapers.lend()
-            # refused before it was read: the reason is on its way
-            with contextlib.suppress(ConnectionError):
-                sent = socket.send_fds(self._control, [request], [*theirs, *self._also])
-                if sent < len(request):
-                    await self._loop.sock_sendall(self._control, request[sent:])
+            for number, fd in self._standard.items():
+                os.dup2(fd, theirs[number], inheritable=False)
+            async with self._turn or contextlib.nullcontext():
+                await self._ask([*theirs, *self._also], request)
         except OSError as error:
             raise AtCapacity(f"no command can be started now: {error.strerror}", retry_after=1) from error
         finally:
             for fd in (*theirs, *self._also):
                 os.close(fd)
+        assert self._control is not None
         self._loop.add_reader(self._control.fileno(), self._on_control)
+
+    async def _ask(self, fds: Sequence[int], request: bytes) -> None:
+        """Hand a reaper the request, and what the command gets."""
+        self._control = await self._reapers.lend()
+        # refused before it was read: the reason is on its way
+        with contextlib.suppress(ConnectionError):
+            sent = socket.send_fds(self._control, [request], fds)
+            if sent < len(request):
+                await self._loop.sock_sendall(self._control, request[sent:])
 
     def _open_stdin(self) -> int:
         if not self._wants_stdin:

@@ -60,6 +60,7 @@ class Commands:
         self._environment = dict(environment)
         self._kill_timeout = kill_timeout
         self._running: dict[str, Command] = {}
+        self._still = asyncio.Lock()
         self.watches = 0
         """How many folders are watched now."""
 
@@ -179,7 +180,24 @@ class Commands:
 
     def start(self, spawn: Spawn, *, stdin: bool = False, also: Sequence[int] = ()) -> Command:
         """A context in which a command runs; see Command. Leaving it kills the tree."""
-        return Command(spawn, self._reapers, stdin=stdin, also=also)
+        return Command(spawn, self._reapers, stdin=stdin, also=also, turn=self._still)
+
+    async def archive(self, arguments: Sequence[str], file: int, *, timeout: float) -> bytes:
+        """Save what the sandbox's files are into an open file, or load them from it (see state_archive); what it says.
+
+        The agent's processes stand still meanwhile, and no other command starts. It goes on to its end, whoever
+        hangs up.
+
+        Raises:
+            Problem: it failed, of the kind that it names.
+        """
+        from gymbox_sandbox.files import outcome
+
+        # not in the workspace, which its owner may have closed to the supervisor
+        spawn = Spawn(arguments, {}, "/", timeout, state=True)
+        standard = {0 if arguments[0] == "load" else 1: file}
+        async with self._still, Command(spawn, self._reapers, stdin=False, standard=standard) as command:
+            return await outcome(command)
 
     async def write_stdin(self, exec_id: str, data: bytes, *, eof: bool = False) -> None:
         """Write to a streamed command's input, as fast as it reads.

@@ -145,7 +145,7 @@ async def _lines(commands: Commands, spawn: Spawn) -> AsyncGenerator[bytes]:
 
 
 async def outcome(command: Command, event: Output | Ended | None = None) -> bytes:
-    """What a transfer wrote until its end.
+    """What a transfer wrote until its end, to its output or else its errors.
 
     Raises:
         Problem: it failed, of the kind that it names.
@@ -159,7 +159,7 @@ async def outcome(command: Command, event: Output | Ended | None = None) -> byte
         raise Conflict("the transfer was killed")
     if event.code > 0:
         raise _problem(written["stderr"].decode(errors="replace"))
-    return written["stdout"]
+    return written["stdout"] or written["stderr"]
 
 
 def _problem(text: str) -> Problem:

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 from gymbox_sandbox import prctl, transfer
 from gymbox_sandbox.options import User
-from gymbox_sandbox.process_tree import foreground_group, kill_descendants, reap_children
+from gymbox_sandbox.process_tree import foreground_group, kill_descendants, reap_children, standing_still
 from gymbox_sandbox.spawn import SIGNAL, Spawn
 
 _DEFAULT_SIGNALS = (
@@ -68,7 +68,10 @@ def reap(control: socket.socket, leash: int, agent: User | None) -> None:
             _become(spawn, stdio, agent, control)
         for fd in stdio:
             os.close(fd)
-        if not _Reaper(control, leash, woken, pid, started).wait(started + spawn.timeout):
+        reaper = _Reaper(control, leash, woken, pid, started)
+        with standing_still(agent) if spawn.state else contextlib.nullcontext():
+            is_free = reaper.wait(started + spawn.timeout)
+        if not is_free:
             return
 
 
@@ -159,10 +162,11 @@ def _become(spawn: Spawn, stdio: Sequence[int], agent: User | None, control: soc
         os.setsid()
         os.umask(0o022)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        _be_first_to_go(agent)
         if spawn.transfer:
             transfer.load(spawn.argv[0])
-        change_user(agent)
+        if not spawn.state:
+            _be_first_to_go(agent)
+            change_user(agent)
         prctl.signal_when_parent_dies(signal.SIGKILL)
         os.chdir(spawn.cwd)
         # told from here, since only now nothing can be refused any more
@@ -183,7 +187,12 @@ def _become(spawn: Spawn, stdio: Sequence[int], agent: User | None, control: soc
         kind = "invalid" if error.filename == spawn.cwd else "unavailable"
         _tell(control, f"refused {kind} {error.filename or 'the command'}: {error.strerror}")
         os._exit(126)
+    server = User(*struct.unpack("3i", control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1:])
     os.closerange(len(stdio), most_descriptors())
+    if spawn.state:
+        from gymbox_sandbox import state_archive
+
+        os._exit(state_archive.main(spawn.argv, agent, server))
     if spawn.transfer:
         os._exit(transfer.main(spawn.argv))
     try:

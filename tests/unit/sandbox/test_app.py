@@ -424,10 +424,12 @@ def test_sessions_have_an_instance_each() -> None:
         sandbox.reset("a", initial_count=1)
         sandbox.reset("b", initial_count=2)
         sandbox.post("/tools/increment", {"by": 10}, "a")
-        assert sandbox.client.get("/sessions").json() == {"sessions": ["a", "b"]}
-        own = sandbox.client.get("/sessions", headers={SESSION_HEADER: "a"})
-        assert own.json() == {"sessions": ["a"]}  # who comes through the proxy learns of no other task
-        assert sandbox.client.get("/sessions", headers={SESSION_HEADER: "c"}).json() == {"sessions": []}
+        told = sandbox.client.get("/sessions").json()
+        assert told["sessions"] == ["a", "b"] and 0 <= told["resets"]["b"] <= told["resets"]["a"] < 60
+        own = sandbox.client.get("/sessions", headers={SESSION_HEADER: "a"}).json()
+        assert (own["sessions"], [*own["resets"]]) == (["a"], ["a"])  # who comes by the proxy learns of no other task
+        other = sandbox.client.get("/sessions", headers={SESSION_HEADER: "c"})
+        assert other.json() == {"sessions": [], "resets": {}}
         assert sandbox.verify("a", expected=11).json()["reward"] == 1.0
         assert sandbox.verify("b", expected=2).json()["reward"] == 1.0
 
@@ -439,7 +441,7 @@ def test_one_session_too_many_is_turned_away_until_another_ends() -> None:
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
         assert sandbox.client.delete("/session", headers={SESSION_HEADER: "a"}).status_code == 204
         assert sandbox.reset("b").status_code == 200
-        assert sandbox.client.get("/sessions").json() == {"sessions": ["b"]}
+        assert sandbox.client.get("/sessions").json()["sessions"] == ["b"]
 
 
 def test_a_body_that_would_fill_the_memory_is_not_read(sandbox: Sandbox) -> None:

@@ -111,7 +111,7 @@ async def test_sh_serves_where_there_is_no_bash(monkeypatch, tmp_path):
     commands.shells.close("sh")
     commands.close()
     engine.close()
-    os.wait()
+    os.wait()  # noqa: ASYNC222
 
 
 async def test_a_timeout_interrupts_the_whole_command_and_keeps_the_state(shell):

@@ -6,7 +6,8 @@ Each against its baseline in the same run, interleaved; no pool but in the last:
   bare Engine API (create, start, remove on network none) plus the sandbox server's own start;
 * the server: CPU from container start to its first answer, and memory at rest, as the engine counts them for the
   container, less what it counts for a container that sleeps;
-* exec: round trip of `echo hi` in a live sandbox through the proxy beside `docker exec`;
+* exec: round trip of `echo hi` in a live sandbox through the proxy beside `docker exec`; many at once, and large files
+  (`live_sandboxes.py`);
 * fork: a snapshot of a sandbox with 100 MB in its workspace and a new one that is ready with them, beside `docker
   commit` of a container with the same in its writable layer, and one new sandbox without a snapshot (a claim);
 * claims: how long requests wait for a sandbox of a warm pool; see `pools.py`.
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import docker
+import live_sandboxes
 import pools
 from gymbox.agents.tool_loop import ToolLoop
 from gymbox.client import ControllerClient
@@ -203,6 +205,8 @@ async def measure(folder: Path) -> tuple[list[Figure], list[str]]:
             memory.append(used - used_asleep)
         ours, theirs = await exec_times(controller, environment, token)
         fork, commit, claim = await fork_times(controller, environment, token, engine, image)
+        live = await live_sandboxes.exec_figures(controller, environment, token)
+    live += await live_sandboxes.file_figures(folder, image)
     # /proc/stat counts in ticks of 10 ms: over a whole series, the mean is finer than the median
     mean_bare, mean_whole = sum(bare) / len(bare), sum(whole) / len(whole)
     server = median(cpu)
@@ -212,6 +216,7 @@ async def measure(folder: Path) -> tuple[list[Figure], list[str]]:
         within(0.45, "server: start to first answer", server, "CPU-s"),
         within(30, "server: memory", median(memory), "MiB"),
         at_most(0.1, "exec through the proxy, p50", ours, "ms", theirs, "docker exec"),
+        *live,
         at_most(1, "snapshot + fork, 100 MB, p50", fork, "ms", 1.5 * commit + claim, "1.5 docker commit + claim"),
     ]
     notes = [

@@ -1,6 +1,7 @@
 """gymbox: evaluate and improve LLM agents with environments in which every task gets a container of its own.
 
-`run` and `run_sync` start a run from Python: docs/python-api.md. What they need is imported when it is first named.
+`run` and `run_sync` start a run from Python: docs/python-api.md; `Sandbox` and `SyncSandbox` are sandboxes without a
+run: docs/sandboxes.md. What they need is imported when it is first named.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from gymbox.runs.entry import run as run
     from gymbox.runs.entry import run_sync as run_sync
     from gymbox.runs.sync_run import SyncRun as SyncRun
+    from gymbox.sdk.sandbox import Sandbox as Sandbox
+    from gymbox.sdk.sync_sandbox import SyncSandbox as SyncSandbox
 
 __version__ = "0.1.0"
 
@@ -48,10 +51,12 @@ _PLACES = {
     "Result": "runs.delivery",
     "RolloutError": "errors",
     "Run": "runs.async_run",
+    "Sandbox": "sdk.sandbox",
     "ScriptedModel": "models.scripted",
     "SingleTurn": "agents.single_turn",
     "Summary": "runner",
     "SyncRun": "runs.sync_run",
+    "SyncSandbox": "sdk.sync_sandbox",
     "ToolLoop": "agents.tool_loop",
     "run": "runs.entry",
     "run_sync": "runs.entry",

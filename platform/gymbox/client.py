@@ -334,7 +334,7 @@ class ControllerClient:
         @asynccontextmanager
         async def fresh() -> AsyncIterator[SandboxClient]:
             await self._delete_quietly(view.id)
-            async with self._sandbox(manifest, f"{view.id[:80]}.verify-{secrets.token_hex(3)}") as clean:
+            async with self.sandbox_of(manifest, f"{view.id[:80]}.verify-{secrets.token_hex(3)}") as clean:
                 yield clean
 
         return SandboxClient(view.id, manifest, self._http, reach, why, fresh, self.judge)
@@ -350,10 +350,12 @@ class ControllerClient:
         Raises:
             Problem: (on entering) see `create`; while the controller is full it waits.
         """
-        return self._sandbox(environment.manifest, id or f"{environment.name}-{secrets.token_hex(8)}")
+        return self.sandbox_of(environment.manifest, id)
 
     @asynccontextmanager
-    async def _sandbox(self, manifest: Manifest, id: str) -> AsyncIterator[SandboxClient]:
+    async def sandbox_of(self, manifest: Manifest, id: str | None = None) -> AsyncIterator[SandboxClient]:
+        """See `sandbox`; for those who have only the manifest, as the controller tells it."""
+        id = id or f"{manifest.name}-{secrets.token_hex(8)}"
         request = CreateSandbox(id=id, environment=manifest.name, lease=self._lease, **self._claim)
         used: list[str] = []
         renewing = asyncio.create_task(self._renew_forever(used))

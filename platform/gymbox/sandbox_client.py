@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from os import SEEK_END
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Literal
@@ -28,6 +29,7 @@ from gymbox.environment import Manifest
 from gymbox.errors import (
     ErrorKind,
     Gone,
+    Invalid,
     NotFound,
     Problem,
     RolloutFailure,
@@ -49,6 +51,8 @@ PAUSE = 0.2
 """Seconds before the second try; doubled for each further one."""
 GRACE = 10.0
 """Seconds beyond what the sandbox's own server gives a call: it knows better why something took too long."""
+TELL = 60.0
+"""Seconds for telling a running command something."""
 IDLE = 300.0
 """Seconds for which nothing of a download may come."""
 PIECE = 1 << 20
@@ -96,7 +100,7 @@ class SandboxClient:
     ) -> None:
         self.id = id
         self.tools = SandboxTools(self)
-        self.jobs = Jobs(id, self._send, self._stream, self._tell)
+        self.jobs = Jobs(id, self._send, self._stream, partial(self._tell, TELL))
         self.shells = Shells(self._send)
         self.lead_models: Callable[[str, str], None] | None = None
         """Sends model calls from inside to the model at an address, with its key, where the network is `models`; None:
@@ -251,10 +255,11 @@ class SandboxClient:
         body = request.model_copy(update={"stream": True}).model_dump_json(exclude_unset=False).encode()
         headers, idle = {"Content-Type": "application/json"}, request.timeout + GRACE
         async with self._stream("POST", "/exec", idle=idle, data=body, headers=headers) as answer:
-            yield Execution(self.id, answer, self._tell)
+            # input is taken as the command reads it, so what gives it waits for as long as the command may run
+            yield Execution(self.id, answer, partial(self._tell, max(idle, TELL)))
 
-    async def _tell(self, path: str, body: bytes, params: Mapping[str, str] | None = None) -> None:
-        await self._send("POST", path, body, params=params, timeout=60, repeatable=False)
+    async def _tell(self, timeout: float, path: str, body: bytes, params: Mapping[str, str] | None = None) -> None:
+        await self._send("POST", path, body, params=params, timeout=timeout, repeatable=False)
 
     @asynccontextmanager
     async def watch(self, path: str, *, recursive: bool = True) -> AsyncIterator[AsyncIterator[Change]]:
@@ -269,14 +274,26 @@ class SandboxClient:
         async with self._stream("GET", "/files/watch", idle=SILENCE, params=params) as answer:
             yield changes(answer)
 
-    async def read_file(self, path: str) -> bytes:
+    async def read_file(self, path: str, *, most: int | None = None) -> bytes:
         """The bytes of a file in the sandbox.
+
+        Args:
+            most: bytes that it may have.
 
         Raises:
             NotFound: there is none.
+            Invalid: it has more than `most` bytes, with the cause `too_large`.
             SandboxEnded: the sandbox is no more.
         """
-        return (await self._send("GET", "/files", params={"path": path}, timeout=300, repeatable=True)).body
+        if most is None:
+            return (await self._send("GET", "/files", params={"path": path}, timeout=300, repeatable=True)).body
+        content = bytearray()
+        async with self._stream("GET", "/files", idle=IDLE, params={"path": path}) as answer:
+            async for chunk in answer.content.iter_any():
+                content += chunk
+                if len(content) > most:
+                    raise Invalid(f"{path} has more than {most} bytes", cause="too_large")
+        return bytes(content)
 
     async def write_file(self, path: str, content: bytes, mode: int = 0o644) -> None:
         """Put a file into the sandbox; missing folders are made.

@@ -154,7 +154,17 @@ def _write(path: str, mode: int, most: int) -> int:
         raise Refused(f"{path} names a directory", cause="directory")
     os.makedirs(parent or ".", exist_ok=True)
     directory = os.open(parent or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    # what takes a file's place needs only its folder's permission; one that was made read-only is meant to stay
+    if not (os.access(name, os.W_OK, dir_fd=directory) or _is_missing_or_link(directory, name)):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
     return _store(directory, name, _input(path, most), mode)
+
+
+def _is_missing_or_link(directory: int, name: str) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return True
 
 
 def _input(path: str, most: int) -> Iterator[bytes]:

@@ -11,7 +11,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "environments").glob("*/README.md")])
-RUNNABLE = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("tutorial", "how-to", "python-api"))]
+RUNNABLE = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("tutorial", "how-to", "python-api", "sandboxes")),
+]
 FENCE = re.compile(r"^```(\w*)(?: file=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 

@@ -6,20 +6,16 @@ import asyncio
 import os
 import secrets
 import shlex
-import shutil
-import stat
 import sys
-import tarfile
 import time
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 from gymbox_sandbox.lifecycle import SandboxView
-from gymbox_sandbox.sparse import BLOCK, SparseTarFile, SparseWriter
 from gymbox_sandbox.wire import ExecRequest, ExecResult, Pty
 
 from gymbox.cli import Commands, jobs
@@ -27,6 +23,7 @@ from gymbox.cli.controllers import AsJson, Controller, Id, ask
 from gymbox.cli.env import print_json, print_table
 from gymbox.cli.terminals import LONGEST, exit_code, follow, raw_terminal, terminal_size
 from gymbox.errors import ConfigError, NotFound
+from gymbox.sdk.trees import pack, unpack
 
 if TYPE_CHECKING:  # imported where they are used, so that --help is quick
     from gymbox.client import ControllerClient
@@ -259,7 +256,7 @@ def cp(
         raise ConfigError("one of SOURCE and TARGET is in a sandbox: ID:PATH")
     with TemporaryFile() as file:
         if to_id is not None:
-            mode = _pack(Path(from_path), file)
+            mode = pack(Path(from_path), file)
             path = to_path + Path(from_path).resolve().name if to_path.endswith("/") or not to_path else to_path
 
             async def put(client: ControllerClient) -> None:
@@ -269,52 +266,12 @@ def cp(
             ask(controller, put)
         elif from_id is not None:
 
-            async def save(client: ControllerClient) -> str:
+            async def save(client: ControllerClient) -> Literal["tree", "file"]:
                 return await (await client.attach(from_id)).save(from_path, file)
 
             here = Path(to_path)
             into = to_path.endswith("/") or here.is_dir()
-            _unpack(ask(controller, save), file, here / Path(from_path).name if into else here)
-
-
-def _pack(source: Path, packed: IO[bytes]) -> int | None:
-    """Write a file, or the tar of a tree, into `packed`; returns the mode of a file, None for a tree.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
-    try:
-        mode = source.stat().st_mode
-        if stat.S_ISDIR(mode):
-            with SparseTarFile.open(fileobj=packed, mode="w") as tar:
-                tar.add(source, arcname=".")
-        else:
-            with source.open("rb") as file:
-                shutil.copyfileobj(file, packed)
-    except OSError as error:
-        raise ConfigError(f"cannot read {source}: {error.strerror}") from error
-    packed.seek(0)
-    return None if stat.S_ISDIR(mode) else mode & 0o777
-
-
-def _unpack(kind: str, packed: IO[bytes], target: Path) -> None:
-    """Write what came from a sandbox to `target`; nothing in it can get outside of that.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
-    try:
-        if kind == "tree":
-            with tarfile.open(fileobj=packed) as tar:
-                tar.extractall(target, filter="data")
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb") as file:
-                writer = SparseWriter(file)
-                shutil.copyfileobj(packed, writer, BLOCK)
-                writer.finish()
-    except (OSError, tarfile.TarError) as error:
-        raise ConfigError(f"cannot write {target}: {error}") from error
+            unpack(ask(controller, save), file, here / Path(from_path).name if into else here)
 
 
 def _row(view: SandboxView) -> list[str]:

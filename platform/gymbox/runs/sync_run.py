@@ -6,7 +6,6 @@ import asyncio
 import queue
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,6 +13,7 @@ from gymbox.models import Model
 from gymbox.runner import Summary
 from gymbox.runs.async_run import Run
 from gymbox.runs.delivery import Counts, Result
+from gymbox.runs.loop_thread import LoopThread
 
 
 class SyncRun:
@@ -22,8 +22,7 @@ class SyncRun:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._loop: LoopThread | None = None
 
     def __enter__(self) -> Self:
         """
@@ -32,7 +31,7 @@ class SyncRun:
         """
         try:
             if self._loop is None:
-                self._start()
+                self._loop = LoopThread("gymbox-run")
             self._call(self._run.__aenter__())
         except BaseException:
             self.close()
@@ -44,15 +43,14 @@ class SyncRun:
 
     def close(self) -> None:
         """End what is under way, wait until it is cleaned up, and end the thread; safe to call twice."""
-        loop, thread = self._loop, self._thread
-        if loop is None or thread is None:
+        loop = self._loop
+        if loop is None:
             return
         try:
-            self._call(self._run.aclose())
+            loop.call(self._run.aclose())
         finally:
-            self._loop = self._thread = None
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
+            self._loop = None
+            loop.close()
 
     def __iter__(self) -> Generator[Result]:
         return self.results()
@@ -124,11 +122,6 @@ class SyncRun:
         """See `Run.cancel`."""
         self._act(lambda: self._run.cancel(rollout, group=group))
 
-    def _start(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=_run_loop, args=(self._loop,), name="gymbox-run", daemon=True)
-        self._thread.start()
-
     def _act(self, act: Callable[[], None]) -> None:
         """Do it in the loop's thread; before the run began and after its end it only changes what it was told."""
         if self._loop is None:
@@ -137,14 +130,8 @@ class SyncRun:
             self._call(_doing(act))
 
     def _call[Found](self, coroutine: Coroutine[Any, Any, Found]) -> Found:
-        """What it gives, run in the loop's thread; if the wait for it is interrupted, it is cancelled."""
         assert self._loop is not None
-        coming: Future[Found] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return coming.result()
-        except BaseException:
-            coming.cancel()
-            raise
+        return self._loop.call(coroutine)
 
     def _each[Found](self, results: AsyncGenerator[Found]) -> Iterator[Found]:
         """What the generator gives; a run that was not entered ends with it."""
@@ -166,16 +153,6 @@ async def _next(results: AsyncGenerator[Any], end: object) -> Any:
 
 async def _doing(act: Callable[[], None]) -> None:
     act()
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-    finally:
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
 
 
 async def in_a_thread[Item](items: Iterable[Item]) -> AsyncIterator[Item]:

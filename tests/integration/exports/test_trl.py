@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,32 +16,18 @@ from gymbox.models.cassettes import recorded_calls
 
 from tests.integration.models.vllm_double import END, vllm_double
 from tests.integration.run.conftest import Gymbox
+from tests.own_venv import interpreter_with
 from tests.unit.exports.conftest import answered, ids, lines_in, said
 
-ROOT = Path(__file__).parents[3]
 SCRIPT = Path(__file__).with_name("trl_trains.py")
 PATIENCE = 240
 COUNTER = ("environment=counter", "provider=process", "runner.limit=2")
 
 
-def setup_trl() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("setup_trl", ROOT / "scripts" / "setup_trl.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def trl() -> str:
     """An interpreter that has TRL."""
-    setup = setup_trl()
-    if not setup.ready():
-        reason = "no TRL here: python scripts/setup_trl.py brings it"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return str(setup.FOLDER / "bin" / "python")
+    return interpreter_with("trl")
 
 
 async def trained(trl: str, folder: Path, *jobs: tuple[str, Path]) -> list[dict[str, Any]]:

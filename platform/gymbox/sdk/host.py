@@ -1,0 +1,119 @@
+"""Host: the one controller in this process that the sandboxes of an event loop share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from gymbox.config import component, compose
+from gymbox.controller.settings import ControllerSettings
+from gymbox.embedded import EmbeddedController
+from gymbox.environment import Catalog, Environment
+from gymbox.errors import ConfigError, nearest
+from gymbox.http import HttpClient
+from gymbox.providers import SandboxProvider
+from gymbox.runs.places import Places
+from gymbox.sandbox_client import SandboxClient
+
+ProviderChoice = SandboxProvider | str
+
+_HOSTS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, _Host]] = WeakKeyDictionary()
+"""By loop, then by what was asked for: sandboxes that know nothing of one another find the same controller."""
+
+
+class _Asked(Catalog):
+    """The environments that sandboxes here were asked to be of, for those who look at them by the REST API."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.known: dict[str, Environment] = {}
+
+    def names(self) -> list[str]:
+        return sorted(self.known)
+
+    def __getitem__(self, name: str) -> Environment:
+        if name not in self.known:
+            raise ConfigError(f"there is no environment {name!r:.200}; {nearest(name, self.names())}")
+        return self.known[name]
+
+
+class _Host:
+    """A controller that is opened by the first who needs it and closed by the last."""
+
+    def __init__(self, provider: ProviderChoice, places: Places) -> None:
+        self.users = 0
+        self._provider = provider
+        self._places = places
+        self._turn = asyncio.Lock()
+        self._stack = AsyncExitStack()
+        self._controller: EmbeddedController | None = None
+        self._catalog = _Asked()
+
+    async def open(self) -> None:
+        async with self._turn:
+            if self._controller is None:
+                async with AsyncExitStack() as stack:
+                    http = await stack.enter_async_context(HttpClient())
+                    provider = _provider(self._provider)
+                    settings = ControllerSettings(port=0)
+                    token = self._places.token
+                    controller = EmbeddedController(
+                        provider, self._catalog, self._places.state, token, http, settings=settings
+                    )
+                    self._controller = await stack.enter_async_context(controller)
+                    self._stack = stack.pop_all()
+
+    async def close_unless_used(self) -> None:
+        async with self._turn:
+            if not self.users:
+                self._controller = None
+                await self._stack.aclose()
+
+    @property
+    def url(self) -> str:
+        """Of its REST API, while it is open."""
+        assert self._controller is not None
+        return self._controller.url
+
+    def sandbox(self, environment: Environment) -> AbstractAsyncContextManager[SandboxClient]:
+        assert self._controller is not None
+        self._catalog.known[environment.name] = environment
+        return self._controller.sandbox(environment)
+
+
+@asynccontextmanager
+async def shared_host(provider: ProviderChoice, places: Places) -> AsyncIterator[_Host]:
+    """The controller of this event loop for this provider, open at least for as long as the block lasts. It is opened
+    by who comes first; who leaves last removes what is left of its sandboxes.
+
+    Raises:
+        ConfigError: there is no such provider, or an address is taken.
+        Unavailable: the provider's technology does not answer.
+    """
+    hosts = _HOSTS.setdefault(asyncio.get_running_loop(), {})
+    key = (provider if isinstance(provider, str) else id(provider), places)
+    host = hosts.setdefault(key, _Host(provider, places))
+    host.users += 1
+    try:
+        await host.open()
+        yield host
+    finally:
+        host.users -= 1
+        # to its end, though who leaves may be cancelled once more: nobody else would close it
+        await asyncio.shield(asyncio.create_task(host.close_unless_used()))
+        if not host.users and hosts.get(key) is host:
+            del hosts[key]
+
+
+def _provider(choice: ProviderChoice) -> SandboxProvider:
+    """
+    Raises:
+        ConfigError: there is no such provider.
+    """
+    if isinstance(choice, str):
+        return compose(["environment=none", "model=scripted", f"provider={choice}"]).provider
+    found: SandboxProvider = component(choice, "provider", None)
+    return found

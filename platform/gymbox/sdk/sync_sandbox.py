@@ -1,0 +1,206 @@
+"""Sync sandbox: a sandbox for programs without an event loop of their own; all of them share one in a thread.
+
+with SyncSandbox("debian:trixie-slim") as box:
+    print(box.exec("echo hello").stdout)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from gymbox_sandbox.wire import ExecResult
+
+from gymbox.execution import ExecEvent, Execution
+from gymbox.runs.loop_thread import LoopThread
+from gymbox.sandbox_client import SandboxClient
+from gymbox.sdk.host import ProviderChoice
+from gymbox.sdk.sandbox import Content, Sandbox
+
+Call = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+class _SharedLoop:
+    """One loop for all who hold it at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._loop: LoopThread | None = None
+
+    def take(self) -> LoopThread:
+        with self._lock:
+            self._users += 1
+            if self._loop is None:
+                self._loop = LoopThread("gymbox-sandboxes")
+            return self._loop
+
+    def give_back(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users and self._loop is not None:
+                self._loop.close()
+                self._loop = None
+
+
+_LOOP = _SharedLoop()
+
+
+class SyncSandbox:
+    """See `Sandbox`, whose arguments and methods these are, for use as `with`. Ctrl-C removes it as well."""
+
+    def __init__(self, image: str | None = None, **settings: Any) -> None:
+        """
+        Raises:
+            ConfigError: these arguments make no sandbox; nothing was started.
+        """
+        self._sandbox = Sandbox(image, **settings)
+        self._loop: LoopThread | None = None
+
+    @staticmethod
+    @contextmanager
+    def host(provider: ProviderChoice = "auto", **settings: Any) -> Iterator[None]:
+        """See `Sandbox.host`."""
+        loop = _LOOP.take()
+        try:
+            with _entered(loop.call, Sandbox.host(provider, **settings)):
+                yield
+        finally:
+            _LOOP.give_back()
+
+    def __enter__(self) -> Self:
+        """See `Sandbox`."""
+        if self._loop is not None:
+            raise RuntimeError("this sandbox is open already; make another SyncSandbox for another one")
+        self._loop = _LOOP.take()
+        try:
+            self._call(self._sandbox.__aenter__())
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._call(self._sandbox.__aexit__())
+        finally:
+            self._leave()
+
+    @property
+    def id(self) -> str:
+        """See `Sandbox.id`."""
+        return self._sandbox.id
+
+    @property
+    def controller_url(self) -> str:
+        """See `Sandbox.controller_url`."""
+        return self._sandbox.controller_url
+
+    def ask[Found](self, work: Callable[[SandboxClient], Coroutine[Any, Any, Found]]) -> Found:
+        """What `work` finds out from `Sandbox.client`, in the loop's thread: `box.ask(lambda each: each.reset({}))`.
+
+        Raises:
+            RuntimeError: the sandbox is not open.
+        """
+        return self._call(work(self._sandbox.client))
+
+    def exec(self, command: str | list[str], **options: Any) -> ExecResult:
+        """See `Sandbox.exec`."""
+        return self._call(self._sandbox.exec(command, **options))
+
+    @contextmanager
+    def exec_stream(self, command: str | list[str], **options: Any) -> Iterator[SyncExecution]:
+        """See `Sandbox.exec_stream`."""
+        with _entered(self._call, self._sandbox.exec_stream(command, **options)) as execution:
+            yield SyncExecution(execution, self._call)
+
+    def read_file(self, path: str, *, most: int | None = None) -> bytes:
+        """See `Sandbox.read_file`."""
+        return self._call(self._sandbox.read_file(path, most=most))
+
+    def read_text(self, path: str) -> str:
+        """See `Sandbox.read_text`."""
+        return self._call(self._sandbox.read_text(path))
+
+    def write_file(self, path: str, content: Content, mode: int = 0o644) -> None:
+        """See `Sandbox.write_file`."""
+        self._call(self._sandbox.write_file(path, content, mode))
+
+    def upload(self, source: Path | str, path: str) -> None:
+        """See `Sandbox.upload`."""
+        self._call(self._sandbox.upload(source, path))
+
+    def download(self, path: str, target: Path | str) -> None:
+        """See `Sandbox.download`."""
+        self._call(self._sandbox.download(path, target))
+
+    def _call[Found](self, coroutine: Coroutine[Any, Any, Found]) -> Found:
+        if self._loop is None:
+            coroutine.close()
+            raise RuntimeError("this sandbox is not open: use it inside `with SyncSandbox(…) as box:`")
+        return self._loop.call(coroutine)
+
+    def _leave(self) -> None:
+        if self._loop is not None:
+            self._loop = None
+            _LOOP.give_back()
+
+
+class SyncExecution:
+    """See `Execution`, whose methods these are."""
+
+    def __init__(self, execution: Execution, call: Call) -> None:
+        self._execution = execution
+        self._call = call
+
+    @property
+    def result(self) -> ExecResult | None:
+        """See `Execution.result`."""
+        return self._execution.result
+
+    def events(self) -> Iterator[ExecEvent]:
+        """See `Execution.events`."""
+        found = self._execution.events()
+        while (event := self._call(_next(found))) is not None:
+            yield event
+
+    def write(self, content: bytes) -> None:
+        """See `Execution.write`."""
+        self._call(self._execution.write(content))
+
+    def close_stdin(self) -> None:
+        """See `Execution.close_stdin`."""
+        self._call(self._execution.close_stdin())
+
+    def resize(self, rows: int, columns: int) -> None:
+        """See `Execution.resize`."""
+        self._call(self._execution.resize(rows, columns))
+
+    def signal(self, name: str) -> None:
+        """See `Execution.signal`."""
+        self._call(self._execution.signal(name))
+
+
+async def _next(events: AsyncIterator[ExecEvent]) -> ExecEvent | None:
+    return await anext(events, None)
+
+
+@contextmanager
+def _entered[Found](call: Call, block: AbstractAsyncContextManager[Found]) -> Iterator[Found]:
+    """What a block gives that is entered and left in the loop's thread."""
+    found: Found = call(_enter(block))
+    try:
+        yield found
+    finally:
+        call(_leave(block))
+
+
+async def _enter[Found](block: AbstractAsyncContextManager[Found]) -> Found:
+    return await block.__aenter__()
+
+
+async def _leave(block: AbstractAsyncContextManager[Any]) -> None:
+    await block.__aexit__(None, None, None)

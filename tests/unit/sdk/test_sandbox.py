@@ -1,0 +1,79 @@
+"""Sandbox: what its arguments mean, and which are refused before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gymbox import Sandbox, SyncSandbox
+from gymbox.environment import Environment
+from gymbox.errors import ConfigError, Invalid
+from gymbox.runs.places import Places
+from gymbox.sdk.plain_environment import plain_environment
+
+PLACES = Places((), Path("/nowhere"), Path("/nowhere"), "token")
+
+
+def box(*arguments: Any, **settings: Any) -> Sandbox:
+    return Sandbox(*arguments, places=PLACES, **settings)
+
+
+def test_an_image_is_refused_with_a_controller_and_told_why() -> None:
+    with pytest.raises(ConfigError, match="image=, cpus= cannot be given.*only of environments that it knows"):
+        box("debian:trixie-slim", controller="http://127.0.0.1:1", environment="counter", cpus=2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"controller": "http://127.0.0.1:1"}, "controller= needs environment=NAME"),
+        ({"controller": "http://127.0.0.1:1", "environment": Path("counter")}, "controller= needs environment=NAME"),
+        ({"token": "x"}, "token= is for a controller"),
+        ({"environment": "counter", "network": "internal"}, "network= cannot be given with environment="),
+        ({"environment": "counter"}, "there is no environment 'counter'"),
+        ({"memory": 2}, r"limits.memory: .*did you mean 'memory_mb'"),
+        ({"cpus": 0}, "limits.cpus: .*greater than 0"),
+        ({"network": "everything"}, "network: "),
+        ({"image": "Debian Trixie"}, "image.base: "),
+        ({"image": 3}, "image.base: "),
+    ],
+)
+def test_what_makes_no_sandbox_is_told_at_once(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        box(**settings)
+
+
+def test_defaults_for_commands_are_checked_at_once() -> None:
+    with pytest.raises(Invalid, match="timeout: "):
+        box(timeout=-1)
+    with pytest.raises(Invalid, match="env"):
+        box(env={"A": 1})
+
+
+async def test_a_sandbox_is_used_in_its_block_only() -> None:
+    with pytest.raises(RuntimeError, match="inside `async with"):
+        await box().exec("true")
+    with pytest.raises(RuntimeError, match="inside `with SyncSandbox"):
+        SyncSandbox(places=PLACES).exec("true")
+
+
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [
+        (None, "plain"),
+        ("debian:trixie-slim", "debian-trixie-slim"),
+        ("host:5000/Team_x/tool:1".lower(), "host-5000-team-x-tool-1"),
+        ("busybox@sha256:" + "0" * 64, "busybox"),
+        ("a" * 90, "a" * 40),
+    ],
+)
+def test_an_environment_is_named_as_its_image(image: str | None, name: str) -> None:
+    assert plain_environment(image, None, {}).name == name
+
+
+def test_limits_share_an_image_and_images_share_nothing() -> None:
+    small, large = (plain_environment("debian:trixie-slim", None, {"cpus": cpus}) for cpus in (1, 2))
+    assert small.digest == large.digest and small.manifest.limits.cpus == 1
+    assert small.digest != plain_environment("debian:12", None, {}).digest
+    assert isinstance(small, Environment) and [path.name for path in small.files()] == ["server.py"]

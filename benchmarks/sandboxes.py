@@ -6,9 +6,12 @@ Each against its baseline in the same run, interleaved; no pool anywhere:
   bare Engine API (create, start, remove on network none) plus the sandbox server's own start;
 * the server: CPU from container start to its first answer, and memory at rest, as the engine counts them for the
   container, less what it counts for a container that sleeps;
-* exec: round trip of `echo hi` in a live sandbox through the proxy beside `docker exec`.
+* exec: round trip of `echo hi` in a live sandbox through the proxy beside `docker exec`;
+* a cold create with a tool call and no model beside the bare engine and FastAPI (`cold_start.py`);
+* sandboxes a second, eight at once, beside those of SWE-ReX, Inspect and Harbor (`sandbox_peers.py`);
+* 300 idle ones held (`idle_sandboxes.py`).
 
-CPU is the whole machine's for the first: run it on an idle one.
+CPU is the whole machine's where nothing else is said, and memory that of the last: run it on an idle one.
 """
 
 from __future__ import annotations
@@ -23,9 +26,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import cold_start
 import docker
+import idle_sandboxes
+import sandbox_peers
 from gymbox.agents.tool_loop import ToolLoop
 from gymbox.client import ControllerClient
+from gymbox.controller.settings import ControllerSettings
 from gymbox.embedded import EmbeddedController
 from gymbox.environment import Catalog, Environment
 from gymbox.http import HttpClient
@@ -145,10 +152,14 @@ async def measure(folder: Path) -> tuple[list[Figure], list[str]]:
     token, engine = f"gbx_admin_{secrets.token_hex(16)}", docker.APIClient()
     provider = DockerProvider()
     bare, whole, cpu, memory = [], [], [], []
+    settings = ControllerSettings(port=0, max_sandboxes=idle_sandboxes.HELD + 8)
     async with (
         HttpClient() as http,
-        EmbeddedController(provider, Catalog([ROOT / "environments"]), folder, token, http) as controller,
+        EmbeddedController(
+            provider, Catalog([ROOT / "environments"]), folder, token, http, settings=settings
+        ) as controller,
     ):
+        client = ControllerClient(controller.url, token, http)
         image = await provider.prepare(environment)
         await rollout(row, environment, controller, http)  # warm-up
         await asyncio.to_thread(bare_cycle, engine, image)
@@ -160,6 +171,11 @@ async def measure(folder: Path) -> tuple[list[Figure], list[str]]:
             cpu.append(spent - spent_asleep)
             memory.append(used - used_asleep)
         ours, theirs = await exec_times(controller, environment, token)
+        others = [
+            await cold_start.measure(client, environment, row, engine, image),
+            await sandbox_peers.measure(client, environment, engine),
+            await idle_sandboxes.measure(client, environment, http, controller.proxy_url, token),
+        ]
     # /proc/stat counts in ticks of 10 ms: over a whole series, the mean is finer than the median
     mean_bare, mean_whole = sum(bare) / len(bare), sum(whole) / len(whole)
     server = median(cpu)
@@ -169,10 +185,12 @@ async def measure(folder: Path) -> tuple[list[Figure], list[str]]:
         within(0.45, "server: start to first answer", server, "CPU-s"),
         within(30, "server: memory", median(memory), "MiB"),
         at_most(0.1, "exec through the proxy, p50", ours, "ms", theirs, "docker exec"),
+        *(figure for found, _ in others for figure in found),
     ]
     notes = [
         f"bare engine {mean_bare:.3f} CPU-s a cycle, server's start {server:.3f} CPU-s; {ROUNDS} rounds, interleaved",
         f"containers labelled {CONTROLLER_LABEL} are all removed",
+        *(note for _, found in others for note in found),
     ]
     return figures, notes
 

@@ -40,13 +40,13 @@ from gymbox.models.scripted import ScriptedModel
 from gymbox.providers.container import CONTROLLER_LABEL
 from gymbox.providers.docker import DockerProvider
 from gymbox.rollout import run_rollout
+from idle_sandboxes import mebibytes
 from report import Figure, at_most, finish, machine_cpu_seconds, median, within
 
 ROOT = Path(__file__).parents[1]
 ROUNDS = 20
 EXECS = 200
 DOCKER_EXECS = 20
-MIB = 1024 * 1024
 
 
 def bare_cycle(engine: docker.APIClient, image: str) -> float:
@@ -90,13 +90,6 @@ async def server_cost(
 
 def cpu_seconds(stats: dict[str, Any]) -> float:
     return float(stats["cpu_stats"]["cpu_usage"]["total_usage"]) / 1e9
-
-
-def mebibytes(stats: dict[str, Any]) -> float:
-    """What a container holds, page cache that it could drop not counted (as `docker stats` does)."""
-    memory = stats["memory_stats"]
-    dropped = memory["stats"].get("total_inactive_file", memory["stats"].get("inactive_file", 0))
-    return float(memory["usage"] - dropped) / MIB
 
 
 def sleeping(engine: docker.APIClient, image: str) -> tuple[float, float]:
@@ -174,7 +167,7 @@ async def measure(folder: Path) -> tuple[list[Figure], list[str]]:
         others = [
             await cold_start.measure(client, environment, row, engine, image),
             await sandbox_peers.measure(client, environment, engine),
-            await idle_sandboxes.measure(client, environment, http, controller.proxy_url, token),
+            await idle_sandboxes.measure(client, environment, http, controller.proxy_url, token, engine),
         ]
     # /proc/stat counts in ticks of 10 ms: over a whole series, the mean is finer than the median
     mean_bare, mean_whole = sum(bare) / len(bare), sum(whole) / len(whole)

@@ -1,6 +1,6 @@
 # gymbox: `make demo` goes from nothing to scored rollouts; `make test` from nothing to passing tests.
 .DEFAULT_GOAL := help
-BENCHMARKS := rollouts sandboxes proxy models adoption runs datasets reports
+BENCHMARKS := rollouts sandboxes pools proxy models adoption runs datasets reports
 
 .PHONY: help setup engine demo test lint format lock up down bench clean
 

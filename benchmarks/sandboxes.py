@@ -1,6 +1,6 @@
 """Sandboxes: what starting one, and running a command in one, costs beside the bare Docker engine.
 
-Each against its baseline in the same run, interleaved; no pool anywhere:
+Each against its baseline in the same run, interleaved; no pool but in the last:
 
 * cold: CPU of a whole rollout of `counter` (container created, ready, three model turns, verified, removed) beside the
   bare Engine API (create, start, remove on network none) plus the sandbox server's own start;
@@ -10,6 +10,9 @@ Each against its baseline in the same run, interleaved; no pool anywhere:
 * a cold create with a tool call and no model beside the bare engine and FastAPI (`cold_start.py`);
 * sandboxes a second, eight at once, beside those of SWE-ReX, Inspect and Harbor (`sandbox_peers.py`);
 * 300 idle ones held (`idle_sandboxes.py`).
+* fork: a snapshot of a sandbox with 100 MB in its workspace and a new one that is ready with them, beside `docker
+  commit` of a container with the same in its writable layer, and one new sandbox without a snapshot (a claim);
+* claims: how long requests wait for a sandbox of a warm pool; see `pools.py`.
 
 CPU is the whole machine's where nothing else is said, and memory that of the last: run it on an idle one.
 """
@@ -29,6 +32,7 @@ from typing import Any
 import cold_start
 import docker
 import idle_sandboxes
+import pools
 import sandbox_peers
 from gymbox.agents.tool_loop import ToolLoop
 from gymbox.client import ControllerClient
@@ -40,6 +44,7 @@ from gymbox.models.scripted import ScriptedModel
 from gymbox.providers.container import CONTROLLER_LABEL
 from gymbox.providers.docker import DockerProvider
 from gymbox.rollout import run_rollout
+from gymbox_sandbox.lifecycle import CreateSandbox
 from idle_sandboxes import mebibytes
 from report import Figure, at_most, finish, machine_cpu_seconds, median, within
 
@@ -47,6 +52,7 @@ ROOT = Path(__file__).parents[1]
 ROUNDS = 20
 EXECS = 200
 DOCKER_EXECS = 20
+FORKS = 20
 
 
 def bare_cycle(engine: docker.APIClient, image: str) -> float:
@@ -139,6 +145,42 @@ async def exec_times(controller: EmbeddedController, environment: Environment, t
     return median(mine) or 0.0, median(other) or 0.0
 
 
+async def fork_times(
+    controller: EmbeddedController, environment: Environment, token: str, engine: docker.APIClient, image: str
+) -> tuple[float, float, float]:
+    """p50 in ms of a fork of 100 MB, of `docker commit` of as much, and of a new sandbox without a snapshot."""
+    fill = ["sh", "-c", "head -c 100000000 /dev/urandom > /var/big && sleep 600"]
+    bare = engine.create_container(image, fill, entrypoint=[], user="0:0", labels={"gymbox.benchmark": "bare"})["Id"]
+    forks, commits, claims = [], [], []
+    try:
+        engine.start(bare)
+        async with HttpClient() as http:
+            client = ControllerClient(controller.url, token, http)
+            async with client.sandbox(environment) as sandbox:
+                result = await sandbox.exec("head -c 100000000 /dev/urandom > big", timeout=60)
+                assert result.exit_code == 0, result
+                for number in range(FORKS):
+
+                    async def fork(name: str = f"fork-{number}") -> None:
+                        await client.fork(sandbox.id, 1, name=name)
+
+                    async def commit(tag: str = f"{number}") -> None:
+                        await asyncio.to_thread(engine.commit, bare, "gymbox-benchmark", tag)
+
+                    async def claim(name: str = f"claim-{number}") -> None:
+                        await client.create(CreateSandbox(id=name, environment=environment.name))
+
+                    forks.append(await timed(fork))
+                    commits.append(await timed(commit))
+                    claims.append(await timed(claim))
+                    for id in (f"fork-{number}-0", f"claim-{number}"):
+                        await client.delete(id)
+                    await asyncio.to_thread(engine.remove_image, f"gymbox-benchmark:{number}")
+    finally:
+        engine.remove_container(bare, force=True)
+    return median(forks) or 0.0, median(commits) or 0.0, median(claims) or 0.0
+
+
 async def measure(folder: Path) -> tuple[list[Figure], list[str]]:
     environment = Catalog([ROOT / "environments"])["counter"]
     row = json.loads(environment.dataset.open().readline())
@@ -169,6 +211,7 @@ async def measure(folder: Path) -> tuple[list[Figure], list[str]]:
             await sandbox_peers.measure(client, environment, engine),
             await idle_sandboxes.measure(client, environment, http, controller.proxy_url, token, engine),
         ]
+        fork, commit, claim = await fork_times(controller, environment, token, engine, image)
     # /proc/stat counts in ticks of 10 ms: over a whole series, the mean is finer than the median
     mean_bare, mean_whole = sum(bare) / len(bare), sum(whole) / len(whole)
     server = median(cpu)
@@ -179,9 +222,11 @@ async def measure(folder: Path) -> tuple[list[Figure], list[str]]:
         within(30, "server: memory", median(memory), "MiB"),
         at_most(0.1, "exec through the proxy, p50", ours, "ms", theirs, "docker exec"),
         *(figure for found, _ in others for figure in found),
+        at_most(1, "snapshot + fork, 100 MB, p50", fork, "ms", 1.5 * commit + claim, "1.5 docker commit + claim"),
     ]
     notes = [
         f"bare engine {mean_bare:.3f} CPU-s a cycle, server's start {server:.3f} CPU-s; {ROUNDS} rounds, interleaved",
+        f"docker commit of 100 MB {commit:.0f} ms, a new sandbox without a pool {claim:.0f} ms; {FORKS} rounds",
         f"containers labelled {CONTROLLER_LABEL} are all removed",
         *(note for _, found in others for note in found),
     ]
@@ -192,7 +237,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gymbox-bench-") as name:
         Path(name).chmod(0o755)
         figures, notes = asyncio.run(measure(Path(name)))
-    finish("sandboxes", figures, notes)
+    with tempfile.TemporaryDirectory(prefix="gbx") as name:
+        Path(name).chmod(0o711)
+        of_pools, told = asyncio.run(pools.measure("docker", Path(name)))
+    finish("sandboxes", [*figures, *of_pools], [*notes, *told])
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from gymbox.cli.places import state_folder
-from gymbox.controller.containers import sweep_abandoned
+from gymbox.controller.sweep import sweep_abandoned
 from gymbox.errors import Unavailable
 from gymbox.providers.docker import DockerProvider
 from gymbox.providers.process import ProcessProvider

@@ -14,7 +14,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -70,7 +70,16 @@ def plain_type(node: ast.expr, module: str) -> str:
 
         def visit_Name(self, found: ast.Name) -> ast.AST:
             named: Any = getattr(sys.modules[module], found.id, None)
-            return ast.Name(named.__origin__.__name__) if get_origin(named) is Annotated else found
+            if get_origin(named) is not Annotated:
+                return found
+            alternatives = get_args(named.__origin__) if get_origin(named.__origin__) is Union else (named,)
+            return ast.Name(" | ".join(map(name_of, alternatives)))
+
+    def name_of(named: Any) -> str:
+        plain = named.__origin__ if get_origin(named) is Annotated else named
+        if isinstance(origin := get_origin(plain), type):
+            return f"{origin.__name__}[{', '.join(map(name_of, get_args(plain)))}]"
+        return plain.__name__ if isinstance(plain, type) else str(plain).removeprefix("typing.")
 
     return ast.unparse(Plain().visit(node))
 

@@ -14,6 +14,12 @@ class Counter(ResourcesServer):
     async def reset(self, task: Task) -> None:
         self.count = whole_number(task, "initial_count", default=0)
 
+    async def snapshot(self) -> int:
+        return self.count
+
+    async def restore(self, task: Task, state: int) -> None:
+        self.count = state
+
     @tool
     async def increment_counter(self, count: int) -> dict[str, bool]:
         """Add a number to the counter.

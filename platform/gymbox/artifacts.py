@@ -103,6 +103,8 @@ class ArtifactStore:
         if not self._secrets:
             return False
         file.flush()
+        if not os.fstat(file.fileno()).st_size:
+            return False  # nothing that could be mapped, nor be a secret
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return any(content.find(secret) >= 0 for secret in self._secrets)
 

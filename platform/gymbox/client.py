@@ -19,11 +19,24 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, Self
 
-from gymbox_sandbox.lifecycle import ROLLOUT_HEADER, CreateSandbox, Ended, Priority, SandboxView
+from gymbox_sandbox.lifecycle import (
+    ROLLOUT_HEADER,
+    CreateGroup,
+    CreateSandbox,
+    Ended,
+    ForkSandbox,
+    GroupView,
+    PoolSettings,
+    PoolView,
+    Priority,
+    SandboxView,
+    SnapshotView,
+)
 
 from gymbox.environment import Environment, EnvironmentView, Manifest
 from gymbox.errors import AtCapacity, Gone, Invalid, NotFound, Problem, SandboxEnded, StartFailed, Unavailable
 from gymbox.http import Answer, HttpClient
+from gymbox.network import Traffic
 from gymbox.sandbox_client import ENDED_WAIT, PAUSE, TRIES, Reach, SandboxClient
 
 if TYPE_CHECKING:
@@ -83,11 +96,57 @@ class ControllerClient:
             Problem: NotFound, Conflict, Gone, AtCapacity; see `Sandboxes.create`.
             StartFailed: it did not become ready.
         """
+        return SandboxView.model_validate(await self._created("/sandboxes", request, timeout))
+
+    async def create_group(self, request: CreateGroup, *, timeout: float = 3600) -> GroupView:
+        """Create identical sandboxes, all or none; with an id of the caller's it may be asked again and is done once.
+
+        Raises:
+            Problem: NotFound, Invalid, Conflict, Gone, AtCapacity; see `Groups.create`.
+            StartFailed: one did not become ready, so none is left.
+        """
+        return GroupView.model_validate(await self._created("/sandboxes:group", request, timeout))
+
+    async def delete_group(self, id: str) -> None:
+        """Delete what is left of a group.
+
+        Raises:
+            NotFound: there is none of that id.
+        """
+        await self._json("DELETE", f"/sandboxes:group/{id}", timeout=120)
+
+    async def pools(self) -> list[PoolView]:
+        """How many started containers of which environments wait for requests."""
+        return [PoolView.model_validate(view) for view in await self._json("GET", "/pools")]
+
+    async def set_pool(self, environment: str, settings: PoolSettings) -> PoolView:
+        """Have so many wait from now on.
+
+        Raises:
+            NotFound: there is no such environment.
+            Invalid: more than there may be sandboxes.
+        """
+        body = settings.model_dump(exclude_unset=True)
+        return PoolView.model_validate(await self._json("PUT", f"/pools/{environment}", json=body))
+
+    async def forecast(self, environment: str, sandboxes: int) -> None:
+        """Tell how many sandboxes the run of this client (see `of_run`) will still ask for.
+
+        Raises:
+            NotFound: there is no such environment.
+        """
+        run = self._claim.get("run") or "client"
+        await self._json("PUT", f"/pools/{environment}/forecasts/{run}", json={"sandboxes": sandboxes})
+
+    async def _created(self, path: str, request: CreateSandbox, timeout: float) -> Any:
         headers = {ROLLOUT_HEADER: request.id} if request.id else {}
         body = request.model_dump()
+        return SandboxView.model_validate(await self._started("/sandboxes", body, headers=headers, timeout=timeout))
+
+    async def _started(self, path: str, body: Any, **options: Any) -> Any:
+        """What a request answers that starts sandboxes."""
         try:
-            found = await self._json("POST", "/sandboxes", json=body, headers=headers, timeout=timeout, retry=False)
-            return SandboxView.model_validate(found)
+            return await self._json("POST", path, json=body, retry=False, **options)
         except Unavailable as error:
             if isinstance(error.extra.get("ended"), dict):
                 raise StartFailed(Ended.model_validate(error.extra["ended"])) from error
@@ -133,6 +192,85 @@ class ControllerClient:
         """The last lines that its container printed."""
         answer = await self._request("GET", f"/sandboxes/{id}/logs", params={"tail": str(tail)})
         return answer.body.decode(errors="replace")
+
+    async def snapshot(
+        self, id: str, *, name: str | None = None, files_only: bool = False, timeout: float = 3600
+    ) -> SnapshotView:
+        """Save a sandbox's files and what its environment's instance knows; `create` begins with it (`snapshot`).
+
+        Args:
+            name: the snapshot's id; with one, the same request may be sent again.
+            files_only: leave out what the instance knows.
+
+        Raises:
+            NotFound, Gone: the sandbox does not live.
+            Conflict: it cannot be saved now, or not with what its instance knows.
+            AtCapacity: there is no room for it.
+        """
+        body = {"id": name, "files_only": files_only}
+        found = await self._json("POST", f"/sandboxes/{id}/snapshot", json=body, timeout=timeout, retry=False)
+        return SnapshotView.model_validate(found)
+
+    async def fork(
+        self,
+        id: str,
+        n: int = 1,
+        *,
+        name: str | None = None,
+        files_only: bool = False,
+        lease: float | None = None,
+        labels: Mapping[str, str] | None = None,
+        patience: float = 0,
+        timeout: float = 3600,
+    ) -> list[SandboxView]:
+        """Make `n` sandboxes that begin where this one is, all or none.
+
+        Args:
+            name: they are `NAME-0`, `NAME-1`, …; with one, the same request may be sent again.
+            files_only, lease, labels, patience: see ForkSandbox.
+
+        Raises:
+            Problem: as `snapshot` and `create`.
+        """
+        request = ForkSandbox(
+            n=n, id=name, files_only=files_only, lease=lease, labels=dict(labels or {}), patience=patience
+        )
+        found = await self._started(f"/sandboxes/{id}/fork", request.model_dump(), timeout=timeout)
+        return [SandboxView.model_validate(view) for view in found]
+
+    async def pause(self, id: str) -> SandboxView:
+        """Hold all processes of a sandbox; calls of it raise Conflict meanwhile (its `cause` is `paused`).
+
+        Raises:
+            NotFound, Gone: it does not live.
+            Invalid: its provider cannot do that.
+        """
+        return SandboxView.model_validate(await self._json("POST", f"/sandboxes/{id}/pause"))
+
+    async def unpause(self, id: str) -> SandboxView:
+        """Let a paused sandbox go on. Raises as `pause`."""
+        return SandboxView.model_validate(await self._json("POST", f"/sandboxes/{id}/unpause"))
+
+    async def snapshots(self, *, environment: str | None = None) -> list[SnapshotView]:
+        """All snapshots, oldest first."""
+        query = {"environment": environment} if environment else {}
+        return [SnapshotView.model_validate(view) for view in await self._json("GET", "/snapshots", params=query)]
+
+    async def delete_snapshot(self, id: str) -> None:
+        """
+        Raises:
+            NotFound: there is none of that id.
+            Conflict: a sandbox is beginning with it right now.
+        """
+        await self._json("DELETE", f"/snapshots/{id}")
+
+    async def traffic(self, id: str) -> Traffic:
+        """What a sandbox's network policy let through and refused so far.
+
+        Raises:
+            NotFound: there is none of that id.
+        """
+        return Traffic.model_validate(await self._json("GET", f"/sandboxes/{id}/network"))
 
     async def environments(self) -> list[Manifest]:
         """The manifests of what sandboxes can be made of."""
@@ -233,10 +371,12 @@ class ControllerClient:
         sent, failures = False, 0
         used[:] = [str(request.id)]
         while True:
+            patience = 0.0
             try:
                 async with self._creating:
                     left = max(0.0, deadline - asyncio.get_running_loop().time())
-                    return await self.create(request.model_copy(update={"patience": min(left, LONGEST_LINE)}))
+                    patience = min(left, LONGEST_LINE)
+                    return await self.create(request.model_copy(update={"patience": patience}))
             except Gone:
                 if sent:
                     raise
@@ -244,6 +384,8 @@ class ControllerClient:
                 used[:] = [str(request.id)]
             except AtCapacity as error:
                 pause = error.retry_after or 1.0
+                if patience == LONGEST_LINE:  # it has stood in line, and goes on standing there
+                    pause = min(pause, 1.0)
                 if asyncio.get_running_loop().time() + pause > deadline:
                     raise
                 await asyncio.sleep(pause)

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 import yaml
+from gymbox_sandbox.lifecycle import ID_PATTERN, PoolSettings
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -75,6 +76,9 @@ class Settings(BaseModel):
     runner: RunnerSettings
     proxy: ProxyLimits = ProxyLimits()
     """What the proxy in this process lets through, as `proxy.NAME=…`; with `controller`, its own proxy decides."""
+    pools: dict[Annotated[str, Field(pattern=ID_PATTERN)], PoolSettings] = {}
+    """Started containers that wait for requests, by environment: `pools.counter.target=4`. In a run they are beside
+    those of `runner.concurrency`; with `controller`, that one's own pools are used."""
 
     def record(self) -> dict[str, Any]:
         """All of it for a manifest; secrets are stars, and a provider that is not used is None."""
@@ -93,6 +97,7 @@ class Settings(BaseModel):
             "provider": None if self.controller else record(self.provider),
             "runner": self.runner.model_dump(mode="json"),
             "proxy": None if self.controller else self.proxy.model_dump(mode="json"),
+            **({"pools": {name: each.model_dump() for name, each in self.pools.items()}} if self.pools else {}),
         }
 
 
@@ -140,6 +145,10 @@ def compose(
         "provider": component(raw.get("provider"), "provider", None),
         "runner": _validated(RunnerSettings, raw.get("runner") or {}, "runner"),
         "proxy": _validated(ProxyLimits, raw.get("proxy") or {}, "proxy"),
+        "pools": {
+            name: _validated(PoolSettings, fields or {}, f"pools.{name}")
+            for name, fields in (raw.get("pools") or {}).items()
+        },
     }
     for part in parts.values():
         for secret in values_in(part, SecretStr):

@@ -15,7 +15,7 @@ from typing import Self
 from gymbox_sandbox.lifecycle import fingerprint
 
 from gymbox.controller.app import controller_app
-from gymbox.controller.containers import LONGEST_GOODBYE, sweep_abandoned
+from gymbox.controller.containers import LONGEST_GOODBYE
 from gymbox.controller.environments import LoadedEnvironments
 from gymbox.controller.line import Claim
 from gymbox.controller.routes import Routes
@@ -23,6 +23,7 @@ from gymbox.controller.sandboxes import Sandboxes
 from gymbox.controller.server import guard_of
 from gymbox.controller.settings import ControllerSettings
 from gymbox.controller.state import StateDirectory
+from gymbox.controller.sweep import sweep_abandoned
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import Problem
 from gymbox.http import HttpClient

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,8 +16,12 @@ from gymbox_sandbox.tasks import HIDDEN
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from gymbox.errors import ConfigError, nearest
+from gymbox.network import Network, told
+from gymbox.services import SERVICE_PATTERN, Service, of_compose
 
 MANIFEST = "environment.yaml"
+SERVICES = "services"
+"""Folder below which services are built; it is no part of the sandbox's own image."""
 NOT_IN_IMAGE = frozenset({"data", "tests", "README.md", "generate.py", "__pycache__", ".pytest_cache"})
 
 
@@ -33,12 +38,26 @@ class Limits(_Strict):
     """Memory; swap is not allowed on top."""
     pids: int = Field(256, ge=16, le=32_768)
     """Processes and threads at once, the server's own included."""
+    workspace: Literal["memory", "disk"] = "memory"
+    """Where /workspace is. `memory`: a tmpfs, whose files count towards `memory_mb`. `disk`: an ext4 file system of
+    its own, in a file on the controller's disk; it needs a controller that runs as root beside the engine."""
     workspace_mb: int = Field(256, ge=1, le=65_536)
-    """Size of /workspace, which is in memory and counts towards `memory_mb`."""
+    """Size of /workspace; on `disk`, its file system's own tables included, and at least 8."""
     tmp_mb: int = Field(256, ge=1, le=65_536)
-    """Size of /tmp, and of the agent's home; in memory, too."""
+    """Size of /tmp, and of the agent's home; in memory."""
+    inodes: int | None = Field(None, ge=16, le=16_777_216)
+    """Files, folders and links that /workspace may hold, and as many each /tmp and the agent's home; on `disk` rounded
+    up a little. Default: 64 for each megabyte."""
     open_files: int = Field(4096, ge=64, le=20_000)
     """Files that one process may have open."""
+    log_mb: int = Field(20, ge=1, le=1024)
+    """Of what the server prints, so much is kept; the oldest goes first."""
+
+    @model_validator(mode="after")
+    def _room_for_tables(self) -> Self:
+        if self.workspace == "disk" and self.workspace_mb < 8:
+            raise ValueError("workspace: disk needs workspace_mb: 8 or more, for the file system's own tables")
+        return self
 
 
 class Timeouts(_Strict):
@@ -54,6 +73,9 @@ class Timeouts(_Strict):
     """Ending the agent's processes and `verify` together."""
     rollout: float = Field(1800, gt=0)
     """A whole rollout, model calls included."""
+    task: float | None = Field(None, gt=0)
+    """A sandbox's life from the moment it is ready, however often its lease is renewed; then it ends with the cause
+    `timeout`. Default: no limit but the lease."""
 
 
 class ArtifactLimits(_Strict):
@@ -124,8 +146,14 @@ class Manifest(_Strict):
     """What of the workspace a fresh verify gets, and what `reverify: artifacts` keeps: paths of files and folders, or
     patterns such as `src/**/*.py`. What is missing stays missing."""
     artifact_limits: ArtifactLimits = ArtifactLimits()
-    network: Literal["none", "internal"] = "none"
-    """`none`: no interface but loopback. `internal`: a network of its own, with nobody else in it, leading nowhere."""
+    network: Network = "none"
+    """`none`: no interface but loopback. `internal`: a network of its own, with nobody else in it, leading nowhere.
+    `models`: the rollout's model or the proxy's, and nothing else. `{allow: [example.org, …]}`: these hosts, through
+    an egress proxy. `open`: every public host, through the same. See docs/network.md."""
+    services: dict[Annotated[str, Field(pattern=SERVICE_PATTERN)], Service] = Field(default_factory=dict, max_length=8)
+    """Containers beside the sandbox, by the name that it reaches them by; or the name of a compose file in the folder,
+    of whose services a part is taken. Started in this order, each once the one before is healthy, and gone with the
+    sandbox. See docs/services.md."""
     reverify: Literal["no", "stateless", "artifacts"] = "no"
     """`stateless`: `verify` looks at nothing but the row and the response, so that `gymbox eval reverify` may score
     what is stored anew, in a sandbox in which no agent has been. `artifacts`: at nothing but these and `artifacts`,
@@ -145,6 +173,15 @@ class Manifest(_Strict):
             raise ValueError("reverify: artifacts needs to know which: add artifacts: [path, …]")
         if self.reverify == "artifacts" and self.sessions > 1:
             raise ValueError("reverify: artifacts needs sessions: 1: tasks that share a sandbox share its workspace")
+        return self
+
+    @model_validator(mode="after")
+    def _services_lead_nowhere(self) -> Self:
+        if self.services and self.network != "none":
+            raise ValueError(
+                f"services need network: none: they share a network with the sandbox that leads nowhere, and "
+                f"{told(self.network)} would be a way out of it"
+            )
         return self
 
     @field_validator("judge", mode="before")
@@ -181,15 +218,24 @@ class Environment:
         return self.folder / self.manifest.dataset
 
     def files(self) -> list[Path]:
-        """What goes into the image: everything but data, tests and README, in a fixed order."""
+        """What goes into the image: everything but data, tests, services and README, in a fixed order."""
+        folder = self.folder / SERVICES if self.manifest.services else None
+        return [path for path in self._all_files() if folder is None or not path.is_relative_to(folder)]
+
+    def service_files(self, service: Service) -> list[Path]:
+        """What a service that is built is built from, in a fixed order."""
+        folder = self.folder / service.build if service.build else None
+        return [path for path in self._all_files() if folder is not None and path.is_relative_to(folder)]
+
+    def _all_files(self) -> list[Path]:
         found = (path for path in self.folder.rglob("*") if path.is_file())
         return sorted(path for path in found if not NOT_IN_IMAGE & set(path.relative_to(self.folder).parts))
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) over names and bytes of `files()`."""
+        """SHA-256 (hex) over names and bytes of all that goes into its images."""
         sha = hashlib.sha256()
-        for path in self.files():
+        for path in self._all_files():
             content = path.read_bytes()
             sha.update(f"{path.relative_to(self.folder)}\0{len(content)}\0".encode())
             sha.update(content)
@@ -221,12 +267,30 @@ class Environment:
         if not isinstance(content, dict):
             raise ConfigError(f"{path} must be a mapping")
         try:
+            if isinstance(named := content.get("services"), str):
+                content = {**content, "services": of_compose(_inside(folder, named))}
             manifest = Manifest.model_validate({"name": folder.name, **content})
+            for name, service in manifest.services.items():
+                if service.build and not (folder / service.build / "Dockerfile").is_file():
+                    raise ConfigError(f"{path}: service {name}: there is no {service.build}/Dockerfile")
         except ValidationError as error:
             raise ConfigError(f"{path} is wrong:\n{explain(error, list(Manifest.model_fields))}") from error
+        except ValueError as error:
+            raise ConfigError(f"{path}: {error}") from error
         if manifest.name != folder.name:
             raise ConfigError(f"{path}: name is {manifest.name!r} but the folder is {folder.name!r}; make them equal")
         return cls(folder.resolve(), manifest)
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """A file of an environment's folder by its name.
+
+    Raises:
+        ValueError: it would be elsewhere.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", name):
+        raise ValueError(f"services: {name!r} is no name of a compose file in this folder")
+    return folder / name
 
 
 def explain(error: ValidationError, known: list[str]) -> str:

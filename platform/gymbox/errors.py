@@ -8,6 +8,7 @@ has started.
     ├── Problem            what crosses the wire (gymbox_sandbox.problems: Invalid … TimedOut)
     │   └── RolloutFailure     a Problem that already knows its rollout kind
     │       ├── SandboxEnded       the sandbox is no more; `ended` says why
+    │       ├── SandboxPaused      nothing in it runs until it is unpaused
     │       ├── StartFailed        it never became ready; `ended` has its last log lines
     │       ├── ImageBuildFailed   `log` has the failing step
     │       ├── JudgeFailed        the model that a verifier asks gave no usable answer
@@ -57,6 +58,7 @@ __all__ = [
     "RolloutError",
     "RolloutFailure",
     "SandboxEnded",
+    "SandboxPaused",
     "Stage",
     "StartFailed",
     "TimedOut",
@@ -176,6 +178,7 @@ _BY_CAUSE = {
     "killed": ErrorKind.SANDBOX_KILLED,
     "exited": ErrorKind.SANDBOX_EXITED,
     "expired": ErrorKind.SANDBOX_EXPIRED,
+    "timeout": ErrorKind.TIMED_OUT,
     "failed_to_start": ErrorKind.SANDBOX_START_FAILED,
     "lost": ErrorKind.SANDBOX_LOST,
     "deleted": ErrorKind.SANDBOX_LOST,
@@ -188,6 +191,14 @@ class SandboxEnded(RolloutFailure, Gone):
     def __init__(self, ended: Ended) -> None:
         super().__init__(_BY_CAUSE[ended.cause], ended.detail, ended=ended.model_dump(mode="json"))
         self.ended = ended
+
+
+class SandboxPaused(RolloutFailure, Conflict):
+    """The sandbox is paused: nothing in it runs, so nothing in it can be called."""
+
+    def __init__(self, id: str) -> None:
+        detail = f"sandbox {id} is paused: unpause it first (POST /sandboxes/{id}/unpause)"
+        super().__init__(ErrorKind.SANDBOX_UNREACHABLE, detail, cause="paused")
 
 
 class StartFailed(RolloutFailure, Unavailable):

@@ -7,14 +7,16 @@ import logging
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 
-from gymbox_sandbox.lifecycle import CreateSandbox, Ended
+from gymbox_sandbox.lifecycle import CreateSandbox, Ended, Forecast
 from gymbox_sandbox.wire import SESSION_HEADER
 
 from gymbox.controller.line import Claim
-from gymbox.controller.sandboxes import Sandbox, Sandboxes
+from gymbox.controller.sandbox import Sandbox
+from gymbox.controller.sandboxes import Sandboxes
 from gymbox.environment import Environment
-from gymbox.errors import JudgeFailed
+from gymbox.errors import JudgeFailed, SandboxPaused
 from gymbox.http import HttpClient
 from gymbox.judge import Judge
 from gymbox.sandbox_client import ENDED_WAIT, Reach, SandboxClient
@@ -52,6 +54,14 @@ class LocalController:
         """
         return self._placed(environment, self._unused(id or f"{environment.name}-{secrets.token_hex(8)}"))
 
+    async def forecast(self, environment: str, sandboxes: int) -> None:
+        """Tell how many sandboxes this account's run will still ask for.
+
+        Raises:
+            NotFound: there is no such environment.
+        """
+        self._sandboxes.pools.forecast(environment, self._claim.run, Forecast(sandboxes=sandboxes, lease=LEASE))
+
     @asynccontextmanager
     async def _placed(self, environment: Environment, id: str) -> AsyncIterator[SandboxClient]:
         request = CreateSandbox.model_construct(
@@ -83,7 +93,12 @@ class LocalController:
         headers = {"Content-Type": "application/json"}
         if sandbox.route.session:
             headers[SESSION_HEADER] = sandbox.route.session
-        reach = Reach(base=base, socket=socket, headers=headers, tools_headers=headers)
+
+        def check() -> None:
+            if sandbox.container.paused:
+                raise SandboxPaused(sandbox.id)
+
+        reach = Reach(base=base, socket=socket, headers=headers, tools_headers=headers, check=check)
 
         async def why() -> Ended | None:
             try:
@@ -99,7 +114,9 @@ class LocalController:
             async with self._placed(sandbox.environment, f"{sandbox.id[:80]}.verify-{secrets.token_hex(3)}") as clean:
                 yield clean
 
-        return SandboxClient(sandbox.id, sandbox.environment.manifest, self._http, reach, why, fresh, self.judge)
+        found = SandboxClient(sandbox.id, sandbox.environment.manifest, self._http, reach, why, fresh, self.judge)
+        found.lead_models = partial(self._sandboxes.lead_models, sandbox)
+        return found
 
     async def judge(self) -> Judge:
         """

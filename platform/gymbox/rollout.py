@@ -21,6 +21,7 @@ from gymbox.http import HttpClient
 from gymbox.models import BoundModel, Model
 from gymbox.models.rollout_endpoints import RolloutEndpoints
 from gymbox.models.token_ids import mask_reason
+from gymbox.network import way_out
 
 
 class RolloutSandbox(Protocol):
@@ -30,6 +31,10 @@ class RolloutSandbox(Protocol):
 
     @property
     def tools(self) -> Tools: ...
+
+    @property
+    def lead_models(self) -> Callable[[str, str], None] | None:
+        """Sends model calls from inside to an address, with a key, if that can be; where the network is `models`."""
 
     async def reset(self, task: dict[str, Any]) -> None: ...
 
@@ -104,6 +109,9 @@ async def run_rollout(
         async with asyncio.timeout(environment.manifest.timeouts.rollout):
             async with controller.sandbox(environment, id=rollout_id) as sandbox:
                 result.sandbox = sandbox.id
+                if calls_models(environment) and sandbox.lead_models is not None:
+                    endpoint = await bound.endpoint()
+                    sandbox.lead_models(endpoint.url, endpoint.key)
                 clock.enter(Stage.RESET)
                 await sandbox.reset(public)
                 clock.enter(Stage.AGENT)
@@ -125,6 +133,12 @@ async def run_rollout(
     result.mask_sample = result.mask_reason is not None
     clock.stop()
     return result
+
+
+def calls_models(environment: Environment) -> bool:
+    """Whether what runs in its sandboxes may call models."""
+    way = way_out(environment.manifest.network)
+    return way is not None and way.models
 
 
 class _Clock:

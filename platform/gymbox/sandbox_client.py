@@ -65,6 +65,8 @@ class Reach:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     tools_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """For what the agent calls."""
+    check: Callable[[], None] | None = None
+    """Raises while nothing in the sandbox can be called; None: whoever forwards knows."""
 
 
 Why = Callable[[], Awaitable[Ended | None]]
@@ -89,6 +91,9 @@ class SandboxClient:
     ) -> None:
         self.id = id
         self.tools = SandboxTools(self)
+        self.lead_models: Callable[[str, str], None] | None = None
+        """Sends model calls from inside to the model at an address, with its key, where the network is `models`; None:
+        only its controller could."""
         self._manifest = manifest
         self._http = http
         self._reach = reach
@@ -302,6 +307,8 @@ class SandboxClient:
     ) -> Answer:
         reach = self._reach
         headers = reach.headers if headers is None else headers
+        if reach.check is not None:
+            reach.check()
         for attempt in range(1, TRIES + 1):
             try:
                 answer = await self._http.request(
@@ -326,6 +333,8 @@ class SandboxClient:
     async def _stream(self, method: str, path: str, **options: Any) -> AsyncIterator[aiohttp.ClientResponse]:
         options["headers"] = {**self._reach.headers, **options.get("headers", {})}
         url, socket = self._reach.base + path, self._reach.socket
+        if self._reach.check is not None:
+            self._reach.check()
         try:
             async with self._http.stream(method, url, socket=socket, **options) as answer:
                 yield answer

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 from starlette.applications import Starlette
@@ -25,6 +26,9 @@ from gymbox_sandbox.sessions import AgentCommands, Sessions
 from gymbox_sandbox.tasks import Verdict
 from gymbox_sandbox.wire import JUDGE_HEADER, SESSION_HEADER, Health, ResetRequest, VerifyRequest
 
+if TYPE_CHECKING:
+    from gymbox_sandbox.snapshots import Snapshots
+
 log = logging.getLogger(__name__)
 
 
@@ -37,9 +41,18 @@ def build(
         Invalid: the server brings an app of its own, but is to serve several sessions.
     """
     sessions = Sessions(server, options, commands)
+    saving: list[Snapshots] = []
+
+    def snapshots() -> Snapshots:
+        from gymbox_sandbox.snapshots import Snapshots  # which few sandboxes need
+
+        if not saving:
+            saving.append(Snapshots(sessions, commands, options))
+        return saving[0]
 
     async def healthz(_: Request) -> Response:
-        return _answer(Health(environment=options.name, version=__version__, sessions=len(sessions.names())))
+        alive, loaded = len(sessions.names()), saving[0].loaded if saving else ""
+        return _answer(Health(environment=options.name, version=__version__, sessions=alive, snapshot=loaded))
 
     async def tools(request: Request) -> Response:
         return JSONResponse({"tools": sessions.tool_definitions(_session(request))})
@@ -60,10 +73,26 @@ def build(
         session = sessions[_session(request)]
         return _verdict(await session.answer_judge(await read(request, MOST)))
 
+    async def save(request: Request) -> Response:
+        from gymbox_sandbox.saved import SaveRequest
+
+        body = await read_as(SaveRequest, request)
+        # shielded: the agent must not be left standing still by who hangs up
+        return _answer(await asyncio.shield(snapshots().save(body)))
+
+    async def load(request: Request) -> Response:
+        from gymbox_sandbox.saved import LoadRequest
+
+        body = await read_as(LoadRequest, request)
+        await asyncio.shield(snapshots().load(body))
+        return JSONResponse({})
+
     async def list_sessions(request: Request) -> Response:
         # through the proxy each sees its own; only the controller, which calls for none, sees all
         own = request.headers.get(SESSION_HEADER)
-        return JSONResponse({"sessions": [name for name in sessions.names() if own in (None, name)]})
+        names = [name for name in sessions.names() if own in (None, name)]
+        resets = {name: ago for name, ago in sessions.resets().items() if own in (None, name)}
+        return JSONResponse({"sessions": names, "resets": resets})
 
     async def end_session(request: Request) -> Response:
         sessions.close(_session(request))
@@ -89,6 +118,8 @@ def build(
             Route("/seed_session", reset, methods=["POST"]),
             Route("/verify", verify, methods=["POST"]),
             Route("/verify/answers", answers, methods=["POST"]),
+            Route("/snapshot/save", save, methods=["POST"]),
+            Route("/snapshot/load", load, methods=["POST"]),
             Route("/sessions", list_sessions),
             Route("/session", end_session, methods=["DELETE"]),
             *routes,

@@ -18,7 +18,6 @@ import signal
 import socket
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from functools import partial
 from typing import TYPE_CHECKING
 
 from gymbox_sandbox.command import Command, Output, Started, read_now, until_writable
@@ -56,6 +55,7 @@ class Commands:
         self._unread: dict[int, asyncio.AbstractEventLoop] = {}
         self._sending = asyncio.Lock()
         self._killing = asyncio.Lock()
+        self._still = asyncio.Lock()
 
     async def run(self, request: ExecRequest) -> ExecResult:
         """Run a command to its end.
@@ -117,7 +117,27 @@ class Commands:
 
     def start(self, spawn: Spawn, *, stdin: bool = False) -> Command:
         """A context in which a command runs; `stdin` says that input will be written. Leaving it kills the tree."""
-        return Command(spawn, stdin, partial(self._send, b"s"), self._read_on)
+        return Command(spawn, stdin, self._send_start, self._read_on)
+
+    async def archive(self, arguments: Sequence[str], file: int, *, timeout: float) -> bytes:
+        """Save what the sandbox's files are into an open file, or load them from it (see state_archive); what it says.
+
+        The agent's processes stand still meanwhile, and no other command starts. It goes on to its end, whoever
+        hangs up.
+
+        Raises:
+            Problem: it failed, of the kind that it names.
+        """
+        from gymbox_sandbox.files import outcome
+
+        async def send(fds: list[int]) -> None:
+            os.dup2(file, fds[1] if arguments[0] == "load" else fds[2], inheritable=False)
+            await self._send(b"s", fds)
+
+        # not in the workspace, which its owner may have closed to the supervisor
+        spawn = Spawn(arguments, {}, "/", timeout, state=True)
+        async with self._still, Command(spawn, False, send, self._read_on) as command:
+            return await outcome(command)
 
     async def write_stdin(self, exec_id: str, data: bytes, *, eof: bool = False) -> None:
         """Write to a streamed command's input, as fast as it reads.
@@ -215,6 +235,10 @@ class Commands:
                 await command.write(data)
         if not stays_open:
             await command.write_end()
+
+    async def _send_start(self, fds: Sequence[int]) -> None:
+        async with self._still:
+            await self._send(b"s", fds)
 
     async def _send(self, order: bytes, fds: Sequence[int] = ()) -> None:
         """Give the supervisor an order (see engine) and descriptors."""

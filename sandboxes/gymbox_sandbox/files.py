@@ -79,10 +79,10 @@ async def _upload(request: Request, commands: Commands, spawn: Spawn) -> int:
         except ClientDisconnect:
             command.signal(signal.SIGTERM)  # it removes what is half written
             with contextlib.suppress(Problem):
-                await _outcome(command)
+                await outcome(command)
             raise
         await command.write_end()
-        return int(await _outcome(command))
+        return int(await outcome(command))
 
 
 async def _download(commands: Commands, spawn: Spawn, media_type: str) -> Response:
@@ -92,15 +92,15 @@ async def _download(commands: Commands, spawn: Spawn, media_type: str) -> Respon
         while b"\n" not in head:
             event = await command.next()
             if not isinstance(event, Output) or event.stream == "stderr":
-                await _outcome(command, event)
+                await outcome(command, event)
             else:
                 head += event.data
         size, _, first = head.partition(b"\n")
         return _Download(command, stack.pop_all(), int(size), first, media_type)
 
 
-async def _outcome(command: Command, event: Output | Ended | None = None) -> bytes:
-    """What a transfer wrote until its end.
+async def outcome(command: Command, event: Output | Ended | None = None) -> bytes:
+    """What a transfer wrote until its end, to its output or else its errors.
 
     Raises:
         Problem: it failed, of the kind that it names.
@@ -114,7 +114,7 @@ async def _outcome(command: Command, event: Output | Ended | None = None) -> byt
         raise Conflict("the transfer was killed")
     if event.code > 0:
         raise _problem(written["stderr"].decode(errors="replace"))
-    return written["stdout"]
+    return written["stdout"] or written["stderr"]
 
 
 def _problem(text: str) -> Problem:
@@ -150,7 +150,7 @@ class _Download(Response):
         while isinstance(event := await self._command.next(), Output) and event.stream == "stdout":
             await send({"type": "http.response.body", "body": event.data, "more_body": True})
         try:
-            await _outcome(self._command, event)
+            await outcome(self._command, event)
         except Problem as problem:
             log.warning("a download was cut short: %s", problem.detail)
             return

@@ -35,6 +35,8 @@ class Options(NamedTuple):
     """Who serves, when started as root."""
     agent_user: User | None = None
     """Who runs the agent's commands, when started as root."""
+    network: str = ""
+    """What of `relay.WAYS` leads out, with commas between; empty: nothing."""
     max_sessions: int = 1
     tool_timeout: float = 60
     """Seconds, as the next two."""

@@ -10,7 +10,9 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+
+from gymbox_sandbox.options import User
 
 _LONGEST_PAUSE = 0.02
 _FORGET_OUTSIDERS_AFTER = 64
@@ -65,6 +67,38 @@ def kill_descendants(reap: Callable[[], bool]) -> None:
         # when all of them are dying, wait: a process in uninterruptible sleep takes its time
         pause = 0.0 if descendants.kill() else min(2 * pause or 0.0005, _LONGEST_PAUSE)
         time.sleep(pause)
+
+
+@contextlib.contextmanager
+def standing_still(user: User | None) -> Iterator[None]:
+    """Stop every process of a user within the block, but for those that someone has stopped already. None: nobody
+    stands still, since we would, too."""
+    stopped: set[int] = set()
+    try:
+        while user is not None and (found := {pid for pid in _pids() if _runs_as(pid, user.uid)} - stopped):
+            for pid in found:
+                _signal(pid, signal.SIGSTOP)
+            stopped |= found
+        yield
+    finally:
+        for pid in stopped:
+            _signal(pid, signal.SIGCONT)
+
+
+def _runs_as(pid: int, uid: int) -> bool:
+    """Whether it is a process of this user, which the owner of /proc/PID does not tell of one that hides its memory,
+    and is neither stopped nor dead."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            status = dict(line.split(b":", 1) for line in file)
+        return int(status[b"Uid"].split()[0]) == uid and status[b"State"].split()[0] not in (b"T", b"Z", b"X")
+    except (OSError, KeyError):
+        return False
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
 
 
 def reap_children(ended: Callable[[int, int], None] = lambda pid, status: None) -> bool:

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 from gymbox_sandbox import prctl, transfer
 from gymbox_sandbox.options import User
-from gymbox_sandbox.process_tree import foreground_group, kill_descendants, reap_children
+from gymbox_sandbox.process_tree import foreground_group, kill_descendants, reap_children, standing_still
 from gymbox_sandbox.spawn import Spawn
 
 _DEFAULT_SIGNALS = (
@@ -63,7 +63,9 @@ def reap(control: socket.socket, leash: int, stdio: Sequence[int], agent: User |
         _become(spawn, stdio, agent, control)
     for fd in stdio:
         os.close(fd)
-    _Reaper(control, leash, woken, pid, started).wait(started + spawn.timeout)
+    reaper = _Reaper(control, leash, woken, pid, started)
+    with standing_still(agent) if spawn.state else contextlib.nullcontext():
+        reaper.wait(started + spawn.timeout)
 
 
 class _Reaper:
@@ -138,8 +140,9 @@ def _become(spawn: Spawn, stdio: Sequence[int], agent: User | None, control: soc
         os.setsid()
         os.umask(0o022)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        _be_first_to_go(agent)
-        change_user(agent)
+        if not spawn.state:
+            _be_first_to_go(agent)
+            change_user(agent)
         prctl.signal_when_parent_dies(signal.SIGKILL)
         os.chdir(spawn.cwd)
         # told from here, since only now nothing can be refused any more
@@ -160,7 +163,12 @@ def _become(spawn: Spawn, stdio: Sequence[int], agent: User | None, control: soc
         kind = "invalid" if error.filename == spawn.cwd else "unavailable"
         _tell(control, f"refused {kind} {error.filename or 'the command'}: {error.strerror}")
         os._exit(126)
+    server = User(*struct.unpack("3i", control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1:])
     os.closerange(len(stdio), most_descriptors())
+    if spawn.state:
+        from gymbox_sandbox import state_archive
+
+        os._exit(state_archive.main(spawn.argv, agent, server))
     if spawn.transfer:
         os._exit(transfer.main(spawn.argv))
     try:

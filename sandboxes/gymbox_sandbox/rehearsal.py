@@ -7,7 +7,7 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gymbox_sandbox import files, responses, serve
+from gymbox_sandbox import files, responses, serve, snapshots  # noqa: F401
 from gymbox_sandbox.app import build
 from gymbox_sandbox.commands import Commands
 from gymbox_sandbox.options import Options

@@ -67,6 +67,19 @@ class ResourcesServer:
         """
         raise NotImplementedError(f"{type(self).__name__} has no verify")
 
+    async def snapshot(self) -> Any:
+        """What this instance knows of its task, as JSON's own types; override it together with `restore`.
+
+        It is asked for when the sandbox is saved after `reset`, and is kept beside its files. No tool runs then, and
+        the processes of the agent stand still. Processes are not saved: `restore` starts again what must run. An
+        environment without these two can be saved before `reset`, or without what its instance knows.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no snapshot")
+
+    async def restore(self, task: Task, state: Any) -> None:
+        """Be again what `snapshot` told; called in another sandbox instead of `reset`, when the files are in place."""
+        raise NotImplementedError(f"{type(self).__name__} has no restore")
+
     def tool_definitions(self) -> list[dict[str, Any]]:
         """What the model is offered, asked for after `reset`; override it where that depends on the task."""
         return [found.definition for found in tools_of(type(self)).values()]
@@ -159,6 +172,15 @@ class ResourcesServer:
         from concurrent.futures import ThreadPoolExecutor
 
         return ThreadPoolExecutor(max_workers=1, thread_name_prefix="environment")
+
+
+def can_be_restored(server: type[ResourcesServer]) -> bool:
+    """Whether its author has written both `snapshot` and `restore`, and neither as a tool."""
+    return all(
+        getattr(server, name) is not getattr(ResourcesServer, name)
+        and not getattr(getattr(server, name), _MARK, False)
+        for name in ("snapshot", "restore")
+    )
 
 
 def tools_of(server: type[ResourcesServer]) -> Mapping[str, Tool]:

@@ -6,8 +6,9 @@ import asyncio
 import json
 import logging
 import math
+import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
@@ -18,8 +19,8 @@ from pydantic import ValidationError
 from gymbox_sandbox.bodies import MOST_OF_A_TOOL, limited
 from gymbox_sandbox.options import Options
 from gymbox_sandbox.problems import AtCapacity, Conflict, Internal, Invalid, Problem, TimedOut, ToolError, faults
-from gymbox_sandbox.resources import ResourcesServer, Runs
-from gymbox_sandbox.tasks import Task, Verdict
+from gymbox_sandbox.resources import ResourcesServer, Runs, can_be_restored
+from gymbox_sandbox.tasks import LARGEST, Task, Verdict
 from gymbox_sandbox.tools import result_text
 from gymbox_sandbox.wire import ResetAnswer, ToolResult, VerifyRequest
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gymbox_sandbox.judge import Judge, Line
+    from gymbox_sandbox.saved import Instance
 
 log = logging.getLogger(__name__)
 LOG_LINES = 30
@@ -37,6 +39,8 @@ class AgentCommands(Runs, Protocol):
     """What a session needs of the agent's commands."""
 
     async def kill_all(self) -> None: ...
+
+    async def archive(self, arguments: Sequence[str], file: int, *, timeout: float) -> bytes: ...
 
 
 class Sessions:
@@ -51,6 +55,11 @@ class Sessions:
     def names(self) -> list[str]:
         """Of the sessions alive, sorted."""
         return sorted(self._sessions)
+
+    def resets(self) -> dict[str, float]:
+        """Seconds since its reset, of each session that has had it."""
+        now = time.monotonic()
+        return {name: now - one.reset_at for name, one in self._sessions.items() if one.reset_at is not None}
 
     def tool_definitions(self, name: str) -> list[dict[str, Any]]:
         """The tools of session `name`; before its reset, those that do not depend on the task."""
@@ -78,6 +87,10 @@ class Sessions:
             raise Conflict("there was no reset yet: POST /reset comes first")
         return self._sessions[name]
 
+    def get(self, name: str) -> Session | None:
+        """The session `name`, if there is one."""
+        return self._sessions.get(name)
+
     def close(self, name: str) -> None:
         """Forget the session and its instance; what is no session is fine."""
         session = self._sessions.pop(name, None)
@@ -94,6 +107,8 @@ class Session:
         self._commands = commands
         self._task: dict[str, Any] | None = None
         self._answer: ResetAnswer | None = None
+        self.reset_at: float | None = None
+        """When its reset was through, on the monotonic clock."""
         self._tools_closed = False
         self._calls: dict[asyncio.Future[Any], Callable[[], object]] = {}
         """What is called by the agent now, and how to stop it."""
@@ -101,6 +116,9 @@ class Session:
         self._judge: Judge | None = None
         self._line: Line | None = None
         self._lock = asyncio.Lock()
+        self._may_call = asyncio.Event()
+        """Not set while it is being saved."""
+        self._may_call.set()
         instance.workspace = Path(options.workspace)
         if options.max_sessions == 1:
             instance._runs = commands
@@ -120,6 +138,7 @@ class Session:
                 async with _deadline(self._options.reset_timeout, "reset"), _failing_as("reset_failed", "reset"):
                     await self.instance._finish(self.instance.reset, parsed)
                     self._answer = ResetAnswer(tools=self.instance.tool_definitions())
+                self.reset_at = time.monotonic()
                 self._task = task
             elif self._task != task:
                 raise Conflict("this session was reset for another task; one sandbox serves one task")
@@ -133,6 +152,7 @@ class Session:
         """
         if self._answer is None:
             raise Conflict("there was no reset yet: POST /reset comes first")
+        await self._may_call.wait()
         self._refuse_if_closed()
         call = asyncio.create_task(self._tool_result(name, arguments))
         self._calls[call] = call.cancel
@@ -153,6 +173,7 @@ class Session:
         """
         from anyio import CancelScope  # which few sandboxes need
 
+        await self._may_call.wait()
         self._refuse_if_closed()
         call = asyncio.get_running_loop().create_future()
         # a scope and not a task to cancel: it is left only when the thread of a sync route has ended
@@ -167,6 +188,61 @@ class Session:
             await send({"type": "websocket.close", "code": 1001, "reason": "verify has begun"})
         elif answering.cancelled_caught:
             raise Conflict("verify has begun: the route was stopped")
+
+    @property
+    def was_reset(self) -> bool:
+        return self._answer is not None
+
+    @asynccontextmanager
+    async def saving(self, *, files_only: bool) -> AsyncIterator[Instance | None]:
+        """What it takes to make this instance again; within the block no tool is called, nor reset or verify.
+
+        Raises:
+            Conflict: a tool runs, verify has begun, or the instance cannot be saved.
+            Internal: the author's `snapshot` raised, or gave what JSON cannot hold.
+            TimedOut: it took longer than a tool may.
+        """
+        async with self._lock:
+            if self._tools_closed:
+                raise Conflict("verify has begun: what it has seen must not get into a snapshot")
+            if self._calls:
+                raise Conflict("a tool is running: ask again when it has answered", cause="busy")
+            self._may_call.clear()
+            try:
+                yield None if files_only or self._task is None else await self._told(self._task)
+            finally:
+                self._may_call.set()
+
+    async def _told(self, task: dict[str, Any]) -> Instance:
+        from gymbox_sandbox.saved import Instance  # which few sandboxes need
+
+        name = type(self.instance).__name__
+        if not can_be_restored(type(self.instance)):
+            raise Conflict(
+                f"{name} has no snapshot() and restore(), so what it knows of its task would be lost: write both, "
+                "save before reset, or keep the files alone (files_only), with which a new reset begins",
+                cause="no_hooks",
+            )
+        async with _deadline(self._options.tool_timeout, "snapshot"), _failing_as("internal", "snapshot"):
+            await self.instance._no_thread_works()
+            state = await self.instance._finish(self.instance.snapshot)
+            return Instance(task=task, state=json.loads(json.dumps(state, allow_nan=False)))
+
+    async def restore(self, instance: Instance) -> None:
+        """Be what was saved, as if reset for its task; the files are in place already.
+
+        Raises:
+            Conflict: it was reset, or cannot be restored.
+            Internal: the author's `restore` raised.
+            TimedOut: it took longer than `reset` may.
+        """
+        async with self._lock:
+            if self._answer is not None:
+                raise Conflict("this session was reset: nothing can be restored into it")
+            async with _deadline(self._options.reset_timeout, "restore"), _failing_as("reset_failed", "restore"):
+                await self.instance._finish(self.instance.restore, task_of(instance.task), instance.state)
+                self._answer = ResetAnswer(tools=self.instance.tool_definitions())
+            self._task = instance.task
 
     def _refuse_if_closed(self) -> None:
         if self._tools_closed:
@@ -312,8 +388,11 @@ def verdict_of(found: Any) -> Verdict:
         reward = float(found) if hasattr(type(found), "__float__") else math.nan
     except (TypeError, ValueError, OverflowError):
         reward = math.nan
-    if not math.isfinite(reward):
-        raise Internal(f"verify gave {found!r:.200}, which is no finite number", rollout_kind="bad_verdict")
+    if not abs(reward) <= LARGEST:
+        raise Internal(
+            f"verify gave {found!r:.200}, which is no finite number (of at most {LARGEST:g})",
+            rollout_kind="bad_verdict",
+        )
     return Verdict(reward=reward)
 
 

@@ -32,6 +32,8 @@ class Spawn(NamedTuple):
     """If not empty, what can be read from descriptor 3; it travels as a file."""
     transfer: bool = False
     """`argv` are arguments of `transfer.main`, and no program."""
+    state: bool = False
+    """`argv` are those of `state_archive.main`, which runs as the supervisor's user while the agent stands still."""
 
     def to_bytes(self) -> bytes:
         """
@@ -42,7 +44,8 @@ class Spawn(NamedTuple):
             if not name or "=" in name:
                 raise ValueError(f"{name!r} cannot be the name of an environment variable")
         rows, columns = self.terminal or (0, 0)
-        head = [self.cwd, str(self.timeout), str(rows), str(columns), str(int(self.transfer)), str(len(self.argv))]
+        kind = "state" if self.state else "transfer" if self.transfer else "program"
+        head = [self.cwd, str(self.timeout), str(rows), str(columns), kind, str(len(self.argv))]
         fields = [*head, *self.argv, *(f"{name}={value}" for name, value in self.env.items())]
         if any("\0" in field for field in [*fields, self.script]):
             raise ValueError("a nul byte cannot be part of a command, its environment or its directory")
@@ -56,7 +59,7 @@ class Spawn(NamedTuple):
         body = _exactly(control, int.from_bytes(head)) if head else b""
         if not body:
             return None
-        cwd, timeout, rows, columns, transfer, count, *rest = map(os.fsdecode, body.split(b"\0"))
+        cwd, timeout, rows, columns, kind, count, *rest = map(os.fsdecode, body.split(b"\0"))
         argv, variables = rest[: int(count)], rest[int(count) :]
         return cls(
             argv=argv,
@@ -64,7 +67,8 @@ class Spawn(NamedTuple):
             cwd=cwd,
             timeout=float(timeout),
             terminal=(int(rows), int(columns)) if int(rows) else None,
-            transfer=transfer == "1",
+            transfer=kind == "transfer",
+            state=kind == "state",
         )
 
 

@@ -2,8 +2,9 @@
 
     supervisor (root, or the caller's user)      starts commands for the server, outlives nobody
     ├── server (server user)                     the environment's code; cannot be read by the agent
+    │   └── relay (server user)                  only where a network policy lets something out
     └── reaper (as the supervisor), one a command
-        └── command (agent user)
+        └── command (agent user), or a snapshot's archive (as the supervisor; see state_archive)
 
 It forks the server before anything heavy is imported and stays about as small as Python itself. In a container it
 needs SETUID, SETGID and KILL. Without root all run as the caller's user, and the agent's code could end the others:
@@ -113,9 +114,15 @@ def _become_server(
         prctl.signal_when_parent_dies(signal.SIGKILL)
         if os.getppid() != supervisor:
             _exit(status)
+        variables = dict(agent_environment(options.workspace, agent_user))
+        if options.network:
+            from gymbox_sandbox import relay
+
+            relay.start(options.network, options.directory)
+            variables |= relay.variables(options.network)
         from gymbox_sandbox.commands import Commands
 
-        commands = Commands(link, options.workspace, agent_environment(options.workspace, agent_user))
+        commands = Commands(link, options.workspace, variables)
         status = serve(options, commands) or 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, ConfigDict, Field
 
 from gymbox_sandbox.responses import ResponsesParams
 
 HIDDEN = ("verifier_metadata", "gold_replies", "gold_judgements")
 """Row fields that the agent's side never sees, in any environment."""
+
+LARGEST = 1e100
+"""Of a reward or a metric, up or down: with larger ones a mean or a spread would no longer be a number."""
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+"""One that can be counted with."""
 
 
 class Task(BaseModel):
@@ -31,10 +36,10 @@ class Task(BaseModel):
 
 
 class Verdict(BaseModel):
-    """What `verify` found: a finite reward, free numeric metrics, and named parts of the reward."""
+    """What `verify` found: a finite reward, free numeric metrics, and named parts of the reward, none beyond 1e100."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    reward: FiniteFloat
-    metrics: dict[str, FiniteFloat] = Field(default_factory=dict)
-    reward_components: dict[str, FiniteFloat] = Field(default_factory=dict)
+    reward: Number
+    metrics: dict[str, Number] = Field(default_factory=dict)
+    reward_components: dict[str, Number] = Field(default_factory=dict)

@@ -52,17 +52,26 @@ class Refused(Exception):
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the arguments ask for; the exit code."""
+    return guarded(lambda: _do(arguments))
+
+
+def _do(arguments: Sequence[str]) -> None:
+    match arguments:
+        case ["read", path]:
+            _read(path)
+        case ["write", path, mode, most]:
+            _say(f"{_write(path, int(mode, 8), int(most))}\n".encode())
+        case ["pack", path, *only]:
+            _pack(path, only)
+        case ["unpack", path, most_bytes, most_files]:
+            _say(f"{_unpack(path, int(most_bytes), int(most_files))}\n".encode())
+
+
+def guarded(work: Callable[[], None]) -> int:
+    """Do it, and tell as above what fails; the exit code."""
     signal.signal(signal.SIGTERM, _cut_off)
     try:
-        match arguments:
-            case ["read", path]:
-                _read(path)
-            case ["write", path, mode, most]:
-                _say(f"{_write(path, int(mode, 8), int(most))}\n".encode())
-            case ["pack", path, *only]:
-                _pack(path, only)
-            case ["unpack", path, most_bytes, most_files]:
-                _say(f"{_unpack(path, int(most_bytes), int(most_files))}\n".encode())
+        work()
     except Refused as error:
         return _fail(error.kind, error.cause, str(error))
     except OSError as error:

@@ -10,6 +10,8 @@ token: `tools` may call what stands under *tools*; `control` may call everything
     POST   /reset                   ResetRequest -> ResetAnswer     (control; `/seed_session` is an alias)
     POST   /verify                  VerifyRequest -> Verdict        (control)
     POST   /verify/answers          {"answers": [{number, text, value, tokens}, …]} -> as /verify  (control)
+    POST   /snapshot/save           SaveRequest -> Saved            (control; for the controller)
+    POST   /snapshot/load           LoadRequest -> {}               (control; for the controller)
     POST   /exec                    ExecRequest -> ExecResult, or server-sent events when `stream`   (control)
     POST   /exec/{exec_id}/stdin    raw bytes; `?eof=1` closes it   (control)
     POST   /exec/{exec_id}/resize   {"rows": n, "columns": n}       (control)
@@ -18,7 +20,7 @@ token: `tools` may call what stands under *tools*; `control` may call everything
     PUT    /files?path=…&mode=644   the bytes -> {"size": n}        (control)
     GET    /archive?path=…          -> tar of a tree; with `&only=…`, once or more, of what matches  (control)
     PUT    /archive?path=…          tar -> {"files": n}             (control)
-    GET    /sessions                -> {"sessions": [id, …]}        (control)
+    GET    /sessions                -> {"sessions": [id, …], "resets": {id: seconds ago}}   (control)
     DELETE /session                 ends this session's instance    (control)
 
 Several tasks may share one sandbox server (`sessions: N`): the header ``X-Gymbox-Session`` names the instance that a
@@ -59,6 +61,8 @@ class Health(Strict):
     version: str
     sessions: int
     """Instances alive now."""
+    snapshot: str = ""
+    """Id of the snapshot that it was made from, once that is in place."""
 
 
 class ResetRequest(Strict):

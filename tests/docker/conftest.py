@@ -117,10 +117,16 @@ class Sandboxes:
         self.ends: asyncio.Queue[tuple[str, Ended]] = asyncio.Queue()
         self.phases: list[str] = []
         self._started: list[str] = []
+        self._environments: dict[str, Environment] = {}
+
+    def spec_again(self, id: str) -> StartSpec:
+        """As the next controller starts it to adopt it."""
+        return StartSpec(id, self._environments[id], self.folder / id, {"gymbox.sandbox": id})
 
     def spec(self, environment: Environment, id: str | None = None) -> StartSpec:
         id = id or f"gymbox-test-{uuid.uuid4().hex[:10]}"
         self._started.append(id)
+        self._environments[id] = environment
         return StartSpec(id, environment, self.folder / id, {"gymbox.sandbox": id})
 
     async def start(self, environment: Environment, id: str | None = None) -> Started:

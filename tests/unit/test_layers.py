@@ -7,11 +7,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PLATFORM = ROOT / "platform" / "gymbox"
-BOTTOM = {"errors", "http", "environment", "guard", "lifetime", "logs", "redaction", "serving", "sockets", "api_page"}
+BOTTOM = {
+    *("errors", "http", "environment", "guard", "lifetime", "logs", "network", "redaction", "serving", "sockets"),
+    *("api_page", "services"),
+}
 ISLANDS = {
     "controller": {"controller"},
     "proxy": {"proxy"},
     "providers": {"providers"},
+    "egress": {"egress"},
     "evaluation": {"evaluation"},
     "reports": {"reports"},
     "exports": {"exports"},

@@ -16,7 +16,9 @@ COMMANDS = {
     "merge": "Put the shards of one run together.",
     "eval": "Figures of runs, comparisons, reports, profiles, and rewards anew.",
     "export": "Runs for experiment trackers, as tables, and as sets to train on.",
-    "sandbox": "List, remove, enter and read sandboxes of a running controller.",
+    "sandbox": "List, remove, enter, read, fork and pause sandboxes of a running controller.",
+    "snapshot": "List and remove snapshots of a running controller.",
+    "pool": "Say how many started containers wait for requests.",
     "dataset": "Check, shape, split, put together, fetch and publish rows of tasks.",
     "env": "List, show, make, test and start environments.",
     "serve": "Start a server: controller, proxy, model or agent.",
@@ -47,6 +49,11 @@ class LazyCommands(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         if name == "run" and rest and rest[0] in BESIDE_RUN:
             command = beside_run()
+        elif name == "run" and rest and rest[0].isalpha():  # no setting, which has a "="
+            from difflib import get_close_matches
+
+            if near := get_close_matches(rest[0], BESIDE_RUN, n=1):
+                ctx.fail(f"{rest[0]!r} is no setting, which is name=value; did you mean `gymbox run {near[0]}`?")
         return name, command, rest
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

@@ -27,6 +27,7 @@ from gymbox.cli.controllers import ask
 from gymbox.cli.places import admin_token, environment_folders, program, state_folder
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, Problem
+from gymbox.network import told
 
 if TYPE_CHECKING:  # imported where they are used: `env list` needs neither Hydra nor a server
     from gymbox.checks import Finding
@@ -308,7 +309,7 @@ def summary(environment: Environment) -> dict[str, Any]:
         "verified": manifest.verified,
         "license": manifest.license,
         "sessions": manifest.sessions,
-        "network": manifest.network,
+        "network": told(manifest.network),
     }
 
 

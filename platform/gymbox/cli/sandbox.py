@@ -44,6 +44,7 @@ TIMED_OUT = 124
 Controller = typer.Option("", "--controller", help="Address of the controller; default: the one that runs here.")
 AsJson = typer.Option(False, "--json", help="Print JSON.")
 Id = typer.Argument(help="Id of the sandbox.")
+FilesOnly = typer.Option(False, "--files-only", help="Leave out what the environment knows of the task.")
 
 
 @app.command()
@@ -59,7 +60,7 @@ def ls(
     if as_json:
         print_json([view.model_dump(mode="json") for view in views])
         return
-    columns = ["id", "environment", "status", "age", "expires in", "container"]
+    columns = ["id", "environment", "status", "network", "age", "expires in", "container"]
     print_table(columns, (_row(view) for view in views))
 
 
@@ -95,6 +96,43 @@ def rm(
 
 
 @app.command()
+def snapshot(
+    id: str = Id,
+    name: str = typer.Option("", "--name", "-n", help="Id of the snapshot (default: one is made up)."),
+    files_only: bool = FilesOnly,
+    controller: str = Controller,
+) -> None:
+    """Save a sandbox's files and what its environment knows of the task; prints the snapshot's id."""
+    view = ask(controller, lambda client: client.snapshot(id, name=name or None, files_only=files_only))
+    typer.echo(view.id)
+
+
+@app.command()
+def fork(
+    id: str = Id,
+    n: int = typer.Option(1, "-n", min=1, max=64, help="How many."),
+    name: str = typer.Option("", "--name", help="They are NAME-0, NAME-1, … (default: one is made up)."),
+    files_only: bool = FilesOnly,
+    controller: str = Controller,
+) -> None:
+    """Make sandboxes that begin where this one is, all or none; prints their ids."""
+    for view in ask(controller, lambda client: client.fork(id, n, name=name or None, files_only=files_only)):
+        typer.echo(view.id)
+
+
+@app.command()
+def pause(id: str = Id, controller: str = Controller) -> None:
+    """Hold all processes of a sandbox; calls of it are refused until it is unpaused. Its lease goes on."""
+    typer.echo(ask(controller, lambda client: client.pause(id)).id)
+
+
+@app.command()
+def unpause(id: str = Id, controller: str = Controller) -> None:
+    """Let a paused sandbox go on."""
+    typer.echo(ask(controller, lambda client: client.unpause(id)).id)
+
+
+@app.command()
 def logs(
     id: str = Id,
     tail: int = typer.Option(100, "--tail", "-n", min=1, help="Lines."),
@@ -102,6 +140,12 @@ def logs(
 ) -> None:
     """Print the last lines that a sandbox's server printed."""
     typer.echo(ask(controller, lambda client: client.logs(id, tail)), nl=False)
+
+
+@app.command()
+def network(id: str = Id, controller: str = Controller) -> None:
+    """Show, as JSON, what a sandbox's network policy let through and refused so far."""
+    print_json(ask(controller, lambda client: client.traffic(id)).model_dump(mode="json"))
 
 
 @app.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -238,11 +282,13 @@ def exit_code(result: ExecResult) -> int:
 
 def _row(view: SandboxView) -> list[str]:
     now = time.time()
-    left = view.ended.cause if view.ended else _said(view.expires_at - now)
-    return [view.id, view.environment, view.status, _said(now - view.created_at), left, view.container or ""]
+    left = view.ended.cause if view.ended else said(view.expires_at - now)
+    age = said(now - view.created_at)
+    return [view.id, view.environment, view.status, view.network, age, left, view.container or ""]
 
 
-def _said(seconds: float) -> str:
+def said(seconds: float) -> str:
+    """A time as people read it."""
     return str(timedelta(seconds=max(0, round(seconds))))
 
 

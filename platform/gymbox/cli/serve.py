@@ -60,7 +60,9 @@ def controller(
     allowed_hosts: list[str] = AllowedHosts,
     max_sandboxes: int = typer.Option(256, min=1, help="Sandboxes at once; more wait, or are answered with 429."),
     max_waiting: int = typer.Option(4096, min=0, help="Requests that may wait in line for a place."),
-    max_starting: int = typer.Option(8, min=1, help="Containers that start at once; others wait in line."),
+    max_starting: int = typer.Option(
+        None, min=1, help="Containers that start at once; others wait in line. Default: 1.5 for each processor."
+    ),
     lease: float = typer.Option(
         600,
         min=1,
@@ -69,6 +71,8 @@ def controller(
     ),
     idle: float = typer.Option(5, min=0, help="Seconds for which an empty container that tasks share is kept."),
     drain: float = typer.Option(30, min=0, help="Seconds that starts in flight get to finish when it is stopped."),
+    snapshot_mb: int = typer.Option(10_240, min=1, help="Megabytes that snapshots may take; the longest unused go."),
+    snapshot_age: float = typer.Option(604_800, min=1, help="Seconds for which an unused snapshot is kept."),
     state: Path = typer.Option(None, help="Folder for its state and the sandboxes' sockets; must be short."),
     runs: Path = typer.Option(
         None, help="Folder for the runs that it is asked to do; default: gymbox/runs of this user's data."
@@ -78,6 +82,9 @@ def controller(
     proxy_socket: Path = typer.Option(None, help="Admin socket of a proxy; without one, a proxy starts in here."),
     proxy_url: str = typer.Option(None, help="Where clients reach that proxy."),
     proxy_port: int = typer.Option(PROXY_PORT, help="Port of the proxy that starts in here."),
+    models_url: str = typer.Option(
+        None, help="Where this machine reaches the proxy, for model calls of sandboxes; default: where clients do."
+    ),
     share_tokens: Path = typer.Option(None, help="Folder where servers beside this one find their tokens."),
     log_format: str = LogFormat,
 ) -> None:
@@ -87,7 +94,7 @@ def controller(
     gymbox serve controller provider=docker
 
     Sandboxes outlive it; the next one with the same --state adopts them. The provider is set as for `gymbox run`, and
-    so is what a proxy that starts in here lets through (`proxy.NAME=…`).
+    so are pools (`pools.NAME.target=…`) and what a proxy that starts in here lets through (`proxy.NAME=…`).
     """
     from gymbox.controller.settings import ControllerSettings
 
@@ -103,6 +110,10 @@ def controller(
         lease=lease,
         idle=idle,
         drain=drain,
+        snapshot_mb=snapshot_mb,
+        snapshot_age=snapshot_age,
+        models_url=models_url,
+        pools=given.pools,
     )
     if (proxy_socket is None) != (proxy_url is None):
         raise ConfigError("--proxy-socket and --proxy-url belong together: give both, or none")

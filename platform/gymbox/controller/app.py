@@ -6,16 +6,28 @@ import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import FastAPI, Path, Query, Request, Response
 from gymbox_sandbox import __version__
 from gymbox_sandbox.hang_up import unless_hung_up
-from gymbox_sandbox.lifecycle import CreateSandbox, QueueView, RenewSandbox, SandboxView
+from gymbox_sandbox.lifecycle import (
+    CreateGroup,
+    CreateSandbox,
+    Forecast,
+    GroupView,
+    PoolSettings,
+    PoolView,
+    QueueView,
+    RenewSandbox,
+    SandboxView,
+)
 
 from gymbox.controller.environments import environment_view
 from gymbox.controller.metrics import CONTENT_TYPE
 from gymbox.controller.sandboxes import Sandboxes
+from gymbox.controller.snapshot_routes import add_snapshots
 from gymbox.environment import Catalog, EnvironmentView, Manifest
 from gymbox.errors import AtCapacity, ConfigError, Conflict, Gone, Invalid, NotFound, Unavailable
+from gymbox.network import Traffic
 from gymbox.serving import answers, new_app
 
 LONGEST_WAIT = 60.0
@@ -30,6 +42,9 @@ def controller_app(sandboxes: Sandboxes, catalog: Catalog) -> FastAPI:
         description="Creates, shows, renews and deletes sandboxes. Tools and verify are called through the proxy.",
     )
     _add_sandboxes(app, sandboxes)
+    add_snapshots(app, sandboxes)
+    _add_groups(app, sandboxes)
+    _add_pools(app, sandboxes)
     _add_environments(app, catalog, sandboxes)
 
     @app.get("/healthz", tags=["controller"])
@@ -71,7 +86,8 @@ def _add_sandboxes(app: FastAPI, sandboxes: Sandboxes) -> None:
 
     @app.get("/queue", tags=["sandboxes"])
     async def queue() -> list[QueueView]:
-        """The runs that have places or wait for them: how many, with which priority and share."""
+        """The runs that have places or wait for them: how many, with which priority and share, and where the first of
+        those that wait stands, with the seconds that it may expect to wait."""
         return sandboxes.line()
 
     @app.get("/sandboxes", tags=["sandboxes"])
@@ -81,7 +97,9 @@ def _add_sandboxes(app: FastAPI, sandboxes: Sandboxes) -> None:
         label: Annotated[list[str], Query(description="`name=value`; all must match")] = [],  # noqa: B006
     ) -> list[SandboxView]:
         """All sandboxes, without their tokens; ended ones while they are remembered."""
-        views = [sandboxes.view(sandbox, tokens=False) for sandbox in sandboxes.all()]
+        found = sandboxes.all()
+        await sandboxes.learn_resets(found)
+        views = [sandboxes.view(sandbox, tokens=False) for sandbox in found]
         wanted = dict(pair.partition("=")[::2] for pair in label)
         return [
             view
@@ -97,6 +115,7 @@ def _add_sandboxes(app: FastAPI, sandboxes: Sandboxes) -> None:
         sandbox = sandboxes.get(id)
         if wait_ended:
             await _at_most(wait_ended, sandbox.over.wait)
+        await sandboxes.learn_resets([sandbox])
         return sandboxes.view(sandbox)
 
     @app.delete("/sandboxes/{id}", status_code=204, tags=["sandboxes"], responses=answers(NotFound))
@@ -107,12 +126,68 @@ def _add_sandboxes(app: FastAPI, sandboxes: Sandboxes) -> None:
     @app.post("/sandboxes/{id}/renew", tags=["sandboxes"], responses=answers(NotFound, Gone))
     async def renew(id: str, request: RenewSandbox) -> SandboxView:
         """Let it live for another lease."""
-        return sandboxes.view(sandboxes.renew(id, request.lease))
+        sandbox = sandboxes.renew(id, request.lease)
+        await sandboxes.learn_resets([sandbox])
+        return sandboxes.view(sandbox)
+
+    @app.get("/sandboxes/{id}/network", tags=["sandboxes"], responses=answers(NotFound))
+    async def network(id: str) -> Traffic:
+        """What its network policy let through and refused so far, for all sandboxes that share its container."""
+        return sandboxes.traffic(id)
 
     @app.get("/sandboxes/{id}/logs", tags=["sandboxes"], response_class=Response, responses=answers(NotFound))
     async def logs(id: str, tail: Annotated[int, Query(ge=1, le=10_000)] = 100) -> Response:
         """The last lines that its container printed."""
         return Response(await sandboxes.logs(id, tail), media_type="text/plain; charset=utf-8")
+
+
+def _add_groups(app: FastAPI, sandboxes: Sandboxes) -> None:
+    refusals = answers(NotFound, Conflict, Gone, AtCapacity, Unavailable)
+
+    @app.post(
+        "/sandboxes:group", status_code=201, tags=["sandboxes"], responses={202: {"model": GroupView}, **refusals}
+    )
+    async def create_group(request: CreateGroup, response: Response, raw: Request) -> GroupView:
+        """Create `n` identical sandboxes, all or none: their places are given at once, and if one does not become
+        ready all are removed. Ids, waiting and refusals are as of one sandbox."""
+        group = await unless_hung_up(raw.receive, sandboxes.groups.create(request))
+        view = sandboxes.groups.view(group)
+        response.status_code = 201 if all(one.status == "ready" for one in view.sandboxes) else 202
+        return view
+
+    @app.get("/sandboxes:group/{id}", tags=["sandboxes"], responses=answers(NotFound))
+    async def show_group(id: str) -> GroupView:
+        """A group of which at least one sandbox lives."""
+        group = sandboxes.groups.get(id)
+        await sandboxes.learn_resets(group.sandboxes)
+        return sandboxes.groups.view(group)
+
+    @app.delete("/sandboxes:group/{id}", status_code=204, tags=["sandboxes"], responses=answers(NotFound))
+    async def delete_group(id: str) -> None:
+        """Delete all sandboxes of a group that are left."""
+        await sandboxes.groups.delete(id)
+
+
+def _add_pools(app: FastAPI, sandboxes: Sandboxes) -> None:
+    @app.get("/pools", tags=["pools"])
+    async def pools() -> list[PoolView]:
+        """How many started containers of which environments wait for requests, and why so many."""
+        return sandboxes.pools.views()
+
+    @app.put("/pools/{environment}", tags=["pools"], responses=answers(NotFound, Unavailable))
+    async def put_pool(environment: str, request: PoolSettings) -> PoolView:
+        """Keep so many, from now on and after a restart, too; a target and ceiling of 0 ends it."""
+        try:
+            return sandboxes.pools.put(environment, request)
+        except OSError as error:
+            raise Unavailable(f"the controller's state cannot be written: {error}") from error
+
+    @app.put("/pools/{environment}/forecasts/{run}", status_code=204, tags=["pools"], responses=answers(NotFound))
+    async def forecast(
+        environment: str, run: Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,100}$")], request: Forecast
+    ) -> None:
+        """Tell how many sandboxes a run will still ask for; the environment's pool, where it has one, prepares."""
+        sandboxes.pools.forecast(environment, run, request)
 
 
 def _add_environments(app: FastAPI, catalog: Catalog, sandboxes: Sandboxes) -> None:

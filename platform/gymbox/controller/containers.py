@@ -5,75 +5,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import secrets
 import time
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, Protocol
 
-from gymbox_sandbox.lifecycle import ID_PATTERN, CreateSandbox, Ended
+from gymbox_sandbox.lifecycle import CreateSandbox, Ended, QueuePlace
 from gymbox_sandbox.wire import SESSION_HEADER
-from pydantic import ValidationError
 
-from gymbox.controller.line import Claim, FairLine
+from gymbox.controller.container import DIGEST_LABEL, POOL_LABEL, REQUEST_LABEL, Container
+from gymbox.controller.line import Claim, FairLine, Ticket
+from gymbox.controller.rates import Durations
 from gymbox.controller.state import StateDirectory
 from gymbox.environment import Environment
 from gymbox.errors import ImageBuildFailed, Problem, StartFailed, Unavailable
 from gymbox.http import HttpClient
-from gymbox.providers import Found, SandboxProvider, Started, StartSpec
+from gymbox.providers import ModelsAt, SandboxProvider, Started, StartSpec
 
 log = logging.getLogger(__name__)
 
-SETTLES = 2.0
-"""Seconds in which an engine mostly finishes what a killed process had asked of it."""
-
-REQUEST_LABEL = "gymbox.request"
-"""JSON of the CreateSandbox that a container of its own was made for; absent where it is shared."""
-DIGEST_LABEL = "gymbox.environment-digest"
 LONGEST_PAUSE = 30.0
 """Seconds between tries to stop what does not want to stop."""
+PROMPTLY = 2.0
+"""Seconds in which a server has to tell its sessions to whoever only shows sandboxes."""
 LONGEST_GOODBYE = 10.0
 """Seconds for which a controller that ends waits for removals under way; the next one goes on with them."""
-
-
-@dataclass(eq=False, slots=True)
-class Container:
-    """One server, and the sandboxes on it (`sessions` of its environment may be)."""
-
-    id: str
-    environment: Environment
-    capacity: int
-    labels: dict[str, str]
-    claim: Claim = Claim()
-    """Of the run whose sandbox had it made."""
-    sandboxes: set[str] = field(default_factory=set)
-    """Ids; one that has ended stays until its instance inside is gone too."""
-    times: dict[str, float] = field(default_factory=dict)
-    """When it got to "queued" (out of the line), "created", "started" and "ready", on the monotonic clock."""
-    started: Started | None = None
-    error: Problem | None = None
-    """Why it did not start."""
-    early_end: Ended | None = None
-    """It ended before its start was through."""
-    closing: bool = False
-    """It takes no more sandboxes."""
-    starting: asyncio.Task[None] | None = None
-    idle: asyncio.TimerHandle | None = None
-
-    @property
-    def has_room(self) -> bool:
-        return not self.closing and len(self.sandboxes) < self.capacity
-
-    def mark(self, phase: str) -> None:
-        """It has got to this phase now."""
-        self.times.setdefault(phase, time.monotonic())
-
-    def server(self) -> tuple[str, str | None]:
-        """Base address and socket of its server, once it is started."""
-        assert self.started is not None
-        return f"http://{self.started.address or 'sandbox'}", self.started.socket
 
 
 class _Removal(NamedTuple):
@@ -107,13 +64,22 @@ class Containers:
         *,
         max_starting: int,
         idle: float,
+        load: Callable[[Container, Started], Coroutine[Any, Any, None]],
+        models: Callable[[str], ModelsAt | None] = lambda container: None,
     ) -> None:
+        """`models`: where the model calls of a container go."""
         self._provider = provider
+        self._models = models
         self._state = state
         self._http = http
         self._watcher = watcher
+        self.claims = state.claims
         self._line = FairLine(max_starting)
+        self._took = Durations()
+        self._refilling: set[Container] = set()
         self._idle = idle
+        self._load = load
+        """Puts in place what a container begins with."""
         self._live: dict[str, Container] = {}
         self._shared: dict[str, list[Container]] = {}
         self._removals: dict[str, _Removal] = {}
@@ -122,10 +88,32 @@ class Containers:
     def __len__(self) -> int:
         return len(self._live)
 
+    def __contains__(self, container: Container) -> bool:
+        return container.id in self._live
+
     @property
     def waiting(self) -> int:
         """Containers that stand in line to be started."""
         return sum(1 for container in self._live.values() if "queued" not in container.times)
+
+    @property
+    def has_start_to_spare(self) -> bool:
+        """Whether a place to start is free, with nobody waiting for one."""
+        return not len(self._line) and self._line.held + len(self._refilling) < self._line.capacity
+
+    @property
+    def seconds_a_start(self) -> float | None:
+        """How long a start takes at present, once it has its turn; None: none was seen."""
+        return self._took.mean
+
+    def queue_place(self, container: Container) -> QueuePlace | None:
+        """Where it stands in the line to be started; None: it is not in it."""
+        if container.ticket is None or container.ticket.has_place or container.ticket.left:
+            return None
+        before = self._line.ahead_of(container.ticket)
+        rounds = before // self._line.capacity + 1  # of starts, one beside another; the first are under way
+        expected = None if self._took.mean is None else round((rounds + 0.5) * self._took.mean, 6)
+        return QueuePlace(position=before, expected_seconds=expected)
 
     async def open(self) -> None:
         """Watch what this controller has running from now on.
@@ -137,26 +125,69 @@ class Containers:
 
     # --- placing sandboxes
 
-    def place(self, request: CreateSandbox, sandbox: str, environment: Environment) -> Container:
-        """The container on which a sandbox lives from now on: one with room, or a new one that begins to start."""
+    def shared(self, request: CreateSandbox, sandbox: str, environment: Environment) -> Container | None:
+        """A container with room that others are on already, on which the sandbox lives from now on."""
+        if environment.manifest.sessions == 1:
+            return None
+        for container in self._shared.get(environment.digest, ()):
+            if container.has_room:
+                self._join(container, request, sandbox)
+                return container
+        return None
+
+    def begin(self, request: CreateSandbox, sandbox: str, environment: Environment) -> Container:
+        """A new container that begins to start, on which the sandbox lives from now on."""
         if environment.manifest.sessions > 1:
-            for container in self._shared.get(environment.digest, ()):
-                if container.has_room:
-                    self._enter(container, sandbox)
-                    return container
-            labels, id = {}, f"{environment.name}-{secrets.token_hex(4)}"
+            container = self._new(environment, None, {}, Claim.of(request))
+            self._join(container, request, sandbox)
         else:
-            labels, id = {REQUEST_LABEL: request.model_copy(update={"id": sandbox}).model_dump_json()}, sandbox
+            labels = {REQUEST_LABEL: request.model_dump_json()}
+            container = self._new(environment, sandbox, labels, Claim.of(request))
+            self._enter(container, sandbox)
+        container.snapshot = request.snapshot
+        container.starting = asyncio.create_task(self._start(container), name=f"start {container.id}")
+        return container
+
+    def begin_spare(self, environment: Environment) -> Container:
+        """A new container that begins to start, for nobody yet. Its start takes no place of those that others ask for,
+        so they never wait for it: see `has_start_to_spare`."""
+        container = self._new(environment, None, {POOL_LABEL: "yes"}, Claim(), spare=True)
+        self._refilling.add(container)
+        container.starting = asyncio.create_task(self._start(container), name=f"start {container.id}")
+        return container
+
+    def enter_spare(self, container: Container, request: CreateSandbox, sandbox: str) -> None:
+        """Have a sandbox live on a spare container, which is none from now on.
+
+        Raises:
+            OSError: that could not be noted; the container is spare as before.
+        """
+        self.claims.record(sandbox, container.id, request)
+        container.spare, container.claim = False, Claim.of(request)
+        self.keep(container)
+        self._enter(container, sandbox)
+
+    def _join(self, container: Container, request: CreateSandbox, sandbox: str) -> None:
+        """Have a sandbox live on a container that others may share with it."""
+        try:
+            self.claims.record(sandbox, container.id, request)
+        except OSError as error:  # a successor learns of it once it is reset
+            log.warning("cannot note that sandbox %s is on %s: %s", sandbox, container.id, error)
+        self._enter(container, sandbox)
+
+    def _new(
+        self, environment: Environment, name: str | None, labels: dict[str, str], claim: Claim, *, spare: bool = False
+    ) -> Container:
+        name = name or f"{environment.name}-{secrets.token_hex(4)}"
         container = Container(
-            id=f"gymbox-{self._state.id}-{id}",  # names are unique on an engine, which several controllers may share
+            id=f"gymbox-{self._state.id}-{name}",  # names are unique on an engine, which several controllers may share
             environment=environment,
             capacity=environment.manifest.sessions,
             labels={**labels, DIGEST_LABEL: environment.digest},
-            claim=Claim.of(request),
+            claim=claim,
+            spare=spare,
         )
-        self._keep(container)
-        self._enter(container, sandbox)
-        container.starting = asyncio.create_task(self._start(container), name=f"start {container.id}")
+        self.keep(container)
         return container
 
     async def leave(self, container: Container, sandbox: str) -> None:
@@ -164,6 +195,8 @@ class Containers:
 
         Never raises for what fails inside: it is tried again until it is done.
         """
+        if container.capacity > 1:
+            self.claims.drop(sandbox)
         shared = container.capacity > 1 and container.started is not None and container.id in self._live
         if shared and not await self._end_session(container, sandbox):
             container.closing = True  # whatever is left in there must not meet another task
@@ -172,7 +205,7 @@ class Containers:
             return
         if container.capacity > 1 and not container.closing and container.error is None:
             loop = asyncio.get_running_loop()
-            container.idle = loop.call_later(self._idle, self._stop_if_idle, container)
+            container.idle = loop.call_later(self._idle, self.stop_if_idle, container)
         else:
             await self.stop(container)
 
@@ -192,27 +225,44 @@ class Containers:
             container.idle.cancel()
             container.idle = None
 
-    def _stop_if_idle(self, container: Container) -> None:
+    def stop_if_idle(self, container: Container) -> None:
+        """Stop it in the background, unless it has sandboxes."""
         if not container.sandboxes:
-            self._spawn(self.stop(container))
+            self.discard(container)
+
+    def discard(self, container: Container) -> None:
+        """Stop it in the background."""
+        container.closing = True
+        self._spawn(self.stop(container))
 
     # --- starting and ending
+
+    @asynccontextmanager
+    async def _turn(self, container: Container) -> AsyncIterator[None]:
+        """For as long as it may be starting."""
+        if container.spare:
+            yield
+            return
+
+        def stands(ticket: Ticket) -> None:
+            container.ticket = ticket
+
+        async with self._line.place(container.claim, stands):
+            yield
 
     async def _start(self, container: Container) -> None:
         try:
             await self._provider.prepare(container.environment)
             await self._until_gone(container)
-            async with self._line.place(container.claim):
+            async with self._turn(container):
                 container.mark("queued")
-                spec = StartSpec(
-                    id=container.id,
-                    environment=container.environment,
-                    directory=self._state.directory_of(container.id),
-                    labels=container.labels,
-                )
-                started = await self._provider.start(spec, container.mark)
+                began = time.monotonic()
+                started = await self._provider.start(self.spec(container), container.mark)
+                self._took.add(time.monotonic() - began)
+            if container.snapshot is not None and container.early_end is None:
+                await self._load_into(container, started)
             if container.early_end is not None:
-                await self._remove(container.id).wait()
+                await self.remove(container.id).wait()
                 raise StartFailed(container.early_end)
             container.started = started
         except Problem as error:
@@ -225,13 +275,38 @@ class Containers:
             container.mark("ready")
             log.info("container %s is ready", container.id)
             self._watcher.started(container)
+        finally:
+            self._refilling.discard(container)
+
+    def spec(self, container: Container) -> StartSpec:
+        """What its start is asked for."""
+        return StartSpec(
+            id=container.id,
+            environment=container.environment,
+            directory=self._state.directory_of(container.id),
+            labels=container.labels,
+            models=self._models(container.id),
+        )
+
+    async def _load_into(self, container: Container, started: Started) -> None:
+        """
+        Raises:
+            StartFailed: the snapshot could not be put in place, and why; unless the container has ended meanwhile.
+        """
+        try:
+            await self._load(container, started)
+            container.mark("restored")
+        except Problem as error:
+            if container.early_end is None:
+                detail = f"{container.id} cannot begin with snapshot {container.snapshot}: {error.detail}"
+                raise StartFailed(Ended(cause="failed_to_start", detail=detail)) from error
 
     def _failed(self, container: Container, error: Problem) -> None:
         log.warning("container %s did not start: %s", container.id, error)
         container.error = error
         self._forget(container)
         if "queued" in container.times:  # its start had begun, and may have left something
-            self._remove(container.id)
+            self.remove(container.id)
         if isinstance(error, StartFailed):
             ended = error.ended
         else:
@@ -249,7 +324,7 @@ class Containers:
         log.warning("container %s ended: %s (%s)", id, ended.cause, ended.detail)
         self._forget(container)
         self._watcher.ended(container, ended)
-        self._remove(container.id, container.started)
+        self.remove(container.id, container.started)
 
     async def stop(self, container: Container) -> None:
         """Remove it. Returns after the first try; what fails is tried again in the background, after a crash too."""
@@ -258,7 +333,7 @@ class Containers:
         if container.starting is not None and not container.starting.done():
             container.starting.cancel()
             await asyncio.wait({container.starting})
-        await self._remove(container.id, container.started).wait()
+        await self.remove(container.id, container.started).wait()
 
     async def _until_gone(self, container: Container) -> None:
         """
@@ -268,18 +343,6 @@ class Containers:
         removal, timeout = self._removals.get(container.id), container.environment.manifest.timeouts.start
         if removal is not None and (await asyncio.wait({removal.task}, timeout=timeout))[1]:
             raise Unavailable(f"what an earlier start of {container.id} left behind cannot be removed yet")
-
-    def _remove(self, id: str, started: Started | None = None) -> asyncio.Event:
-        """Remove it, however many tries it takes, after a crash too; nothing of its id is started before.
-
-        Returns: what is set once the first try has been made.
-        """
-        self._state.intend_delete(id)
-        if id not in self._removals:
-            tried = asyncio.Event()
-            task = asyncio.create_task(self._remove_at_last(id, started, tried), name=f"remove {id}")
-            self._removals[id] = _Removal(tried, task)
-        return self._removals[id].tried
 
     async def _remove_at_last(self, id: str, started: Started | None, tried: asyncio.Event) -> None:
         pause = 0.5
@@ -300,68 +363,27 @@ class Containers:
         except Exception as error:
             log.warning("container %s cannot be removed yet: %s", id, error)
             return False
+        self.claims.container_gone(id)
         self._state.deleted(id)
         return True
 
-    # --- after a crash
-
-    async def adopt(self, environment_of: Callable[[str], Environment]) -> dict[str, tuple[Container, CreateSandbox]]:
-        """Take over what runs: the sandboxes found, by id. What is unknown, or does not answer, is removed."""
-        adopted: dict[str, tuple[Container, CreateSandbox]] = {}
-        doomed = self._state.intended_deletes()
-
-        async def adopt_one(found: Found) -> None:
-            started = Started(found.id, found.socket, found.address, found.image)
-            try:
-                if found.id in doomed:
-                    raise LookupError("it was to be deleted")
-                container = Container(
-                    id=found.id,
-                    environment=(environment := environment_of(found.environment)),
-                    capacity=environment.manifest.sessions,
-                    labels=found.labels,
-                    started=started,
-                )
-                requests = await self._requests_on(container)
-            except Exception as error:
-                log.warning("removing %s, which cannot be adopted: %s", found.id, error)
-                await self._remove(found.id, started).wait()
-                return
-            container.closing = found.labels.get(DIGEST_LABEL) != environment.digest
-            for phase in ("queued", "created", "started", "ready"):
-                container.mark(phase)
-            self._keep(container)
-            for request in requests:
-                assert request.id is not None
-                container.sandboxes.add(request.id)
-                adopted[request.id] = container, request
-            if not requests:
-                self._stop_if_idle(container)
-
-        found = await self._provider.list()
-        await asyncio.gather(*(adopt_one(one) for one in found))
-        await asyncio.gather(*(self._remove(id).wait() for id in doomed - {one.id for one in found}))
-        # what has ended since then is not handed out
-        return {id: (container, request) for id, (container, request) in adopted.items() if container.id in self._live}
-
-    async def _requests_on(self, container: Container) -> list[CreateSandbox]:
-        """What asked for the sandboxes on a container that was found; known exactly only where it is not shared."""
-        base, socket = container.server()
-        if REQUEST_LABEL in container.labels:
-            await self._http.json("GET", f"{base}/healthz", timeout=10, socket=socket)
-            try:
-                return [CreateSandbox.model_validate_json(container.labels[REQUEST_LABEL])]
-            except ValidationError as error:
-                raise LookupError("its labels are not ours") from error
-        answer = await self._http.json("GET", f"{base}/sessions", timeout=10, socket=socket)
-        ids = [id for id in answer["sessions"] if re.fullmatch(ID_PATTERN, id)]
-        return [CreateSandbox(id=id, environment=container.environment.name) for id in ids]
-
     # --- stopping
+
+    def remove(self, id: str, started: Started | None = None) -> asyncio.Event:
+        """Remove it, however many tries it takes, after a crash too; nothing of its id is started before.
+
+        Returns: what is set once the first try has been made.
+        """
+        self._state.intend_delete(id)
+        if id not in self._removals:
+            tried = asyncio.Event()
+            task = asyncio.create_task(self._remove_at_last(id, started, tried), name=f"remove {id}")
+            self._removals[id] = _Removal(tried, task)
+        return self._removals[id].tried
 
     async def started_or_failed(self, within: float) -> None:
         """Give the starts in flight `within` seconds to finish."""
-        starts = {container.starting for container in self._live.values() if container.starting is not None}
+        starts = {one.starting for one in self._live.values() if one.starting is not None and not one.spare}
         if starts:
             await asyncio.wait(starts, timeout=within)
 
@@ -388,11 +410,22 @@ class Containers:
         """
         return await self._provider.logs(container.id, tail)
 
+    async def resets(self, container: Container) -> dict[str, float]:
+        """Seconds since the reset of each session on it; empty where it does not tell."""
+        base, socket = container.server()
+        try:
+            answer = await self._http.json("GET", f"{base}/sessions", timeout=PROMPTLY, socket=socket, retry=False)
+            return {str(name): float(ago) for name, ago in answer["resets"].items()}
+        except (Problem, AttributeError, KeyError, TypeError, ValueError) as error:
+            log.debug("%s does not tell its resets: %s", container.id, error)
+            return {}
+
     # --- bookkeeping
 
-    def _keep(self, container: Container) -> None:
+    def keep(self, container: Container) -> None:
+        """It is one of ours from now on."""
         self._live[container.id] = container
-        if container.capacity > 1:
+        if container.capacity > 1 and not container.spare:
             self._shared.setdefault(container.environment.digest, []).append(container)
 
     def _forget(self, container: Container) -> None:
@@ -411,44 +444,3 @@ class Containers:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-async def sweep_abandoned(parent: Path, provider: SandboxProvider) -> None:
-    """Remove what controllers of runs left behind when they were killed. What cannot be removed is left to the sweeps
-    that follow, and so is what a busy engine makes only later, though it was asked for it before the end; what
-    another provider made is left to its own sweeps. To be called while the provider is not open.
-
-    Raises:
-        Unavailable: the provider's technology does not answer.
-    """
-    for state in StateDirectory.abandoned(parent):
-        state.ephemeral = False  # it stays unless this sweep is seen through
-        try:
-            state.ephemeral = await _sweep(state, provider)
-            if state.ephemeral and not state.swept():
-                await asyncio.sleep(SETTLES)  # an engine with little else to do is done by then
-                await _sweep(state, provider)
-        finally:
-            state.close()
-
-
-async def _sweep(state: StateDirectory, provider: SandboxProvider) -> bool:
-    """Whether it was this provider's to sweep."""
-    try:
-        await provider.open(state.id, lambda id, ended: None)
-        if state.provider not in (None, provider.name):
-            return False
-        for id in {found.id for found in await provider.list()} | state.intended_deletes():
-            log.warning("removing %s, left behind by a run that is no more", id)
-            state.intend_delete(id)
-            try:
-                await provider.stop(id)
-            except Exception as error:
-                log.warning("container %s is left to the next sweep: %s", id, error)
-            else:
-                state.deleted(id)
-        if not state.intended_deletes():
-            state.clear_sockets()
-        return True
-    finally:
-        await provider.close()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -46,6 +46,8 @@ class Ticket:
     number: int
     granted: asyncio.Future[None]
     """Done once it has a place; whoever awaits it may be cancelled, and then has to leave."""
+    size: int = 1
+    """Places that it stands for, given all at once."""
     has_place: bool = False
     left: bool = False
 
@@ -116,17 +118,21 @@ class FairLine:
         for level in self._levels.values():
             yield from level.accounts.values()
 
-    def ask(self, claim: Claim, *, bounded: bool = True) -> Ticket:
+    def ask(self, claim: Claim, *, size: int = 1, bounded: bool = True) -> Ticket:
         """Stand in line; where there is room, the ticket has its place at once.
+
+        Args:
+            size: places that are to be given all at once. While they are waited for, nobody behind is served, or a
+                large ticket would starve.
 
         Raises:
             Full: as many wait as may.
         """
         account = self._account(claim)
-        free = self.held < self.capacity and not self._waiting
+        free = self.held + size <= self.capacity and not self._waiting
         if bounded and not free and account.waiting and self._longest is not None and self._waiting >= self._longest:
             raise Full
-        ticket, level = self._ticket(account), self._levels[claim.priority]
+        ticket, level = self._ticket(account, size), self._levels[claim.priority]
         if not level.waiting():
             level.served = max(level.served, self._now)
         if not account.waiting:
@@ -154,24 +160,54 @@ class FairLine:
             ticket.granted.cancel()
         else:
             for party in (account, self._levels[account.claim.priority]):
-                party.held -= 1
-            self.held -= 1
+                party.held -= ticket.size
+            self.held -= ticket.size
         if not account.held and not account.waiting:
             del self._levels[account.claim.priority].accounts[account.claim.run]
         self._grant()
 
     @asynccontextmanager
-    async def place(self, claim: Claim) -> AsyncIterator[None]:
-        """A place for as long as the block lasts; entering waits for it."""
+    async def place(self, claim: Claim, told: Callable[[Ticket], None] = lambda ticket: None) -> AsyncIterator[None]:
+        """A place for as long as the block lasts; entering waits for it, and `told` hears with which ticket."""
         ticket = self.ask(claim, bounded=False)
         try:
+            told(ticket)
             await ticket.granted
             yield
         finally:
             self.leave(ticket)
 
-    def _ticket(self, account: Account) -> Ticket:
-        return Ticket(account, next(self._numbers), asyncio.get_running_loop().create_future())
+    def split(self, ticket: Ticket) -> list[Ticket]:
+        """The places of a ticket that has them, each with a ticket of its own."""
+        found = [self._ticket(ticket.account) for _ in range(ticket.size)]
+        for each in found:
+            each.has_place = True
+            each.granted.set_result(None)
+        ticket.left = True
+        return found
+
+    def ahead(self, claim: Claim, own: int) -> int:
+        """About how many tickets have their turn before one that has `own` of its run before it: every run moves on by
+        its share of the places that become free, until it has nobody waiting."""
+        level = self._levels[claim.priority]
+        runs = {each.claim.run: each.weight for each in level.waiting()} | {claim.run: claim.share}
+        levels = {id(each): each.weight for each in self._levels.values() if each.waiting()} | {
+            id(level): level.weight
+        }
+        part = claim.share / sum(runs.values()) * level.weight / sum(levels.values())
+        return min(self._waiting, max(own, round((own + 1) / part) - 1))
+
+    def ahead_of(self, ticket: Ticket) -> int:
+        """The same for a ticket that waits."""
+        return self.ahead(ticket.account.claim, ticket.account.waiting.index(ticket))
+
+    def behind_all(self, claim: Claim) -> int:
+        """The same for one that would come now."""
+        account = self._levels[claim.priority].accounts.get(claim.run)
+        return self.ahead(claim, 0 if account is None else len(account.waiting))
+
+    def _ticket(self, account: Account, size: int = 1) -> Ticket:
+        return Ticket(account, next(self._numbers), asyncio.get_running_loop().create_future(), size)
 
     def _account(self, claim: Claim) -> Account:
         """The run's account, by what it claims now."""
@@ -184,23 +220,24 @@ class FairLine:
 
     def _grant(self) -> None:
         while self.held < self.capacity and self._waiting:
-            account = self._next()
+            level, account = self._next()
+            if self.held + account.waiting[0].size > self.capacity:
+                return
             ticket = account.waiting.popleft()
             self._waiting -= 1
+            self._now, level.now = level.served, account.served
+            for party in (level, account):
+                party.served += ticket.size / party.weight
             self._give(ticket)
 
-    def _next(self) -> Account:
+    def _next(self) -> tuple[Level, Account]:
         level = min((each for each in self._levels.values() if each.waiting()), key=lambda each: each.need)
-        account = min(level.waiting(), key=lambda each: each.need)
-        self._now, level.now = level.served, account.served
-        for party in (level, account):
-            party.served += 1 / party.weight
-        return account
+        return level, min(level.waiting(), key=lambda each: each.need)
 
     def _give(self, ticket: Ticket) -> None:
         for party in (ticket.account, self._levels[ticket.account.claim.priority]):
-            party.held += 1
-        self.held += 1
+            party.held += ticket.size
+        self.held += ticket.size
         ticket.has_place = True
         if not ticket.granted.done():
             ticket.granted.set_result(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
@@ -24,6 +25,9 @@ class Observed(Protocol):
 
     @property
     def containers(self) -> int: ...
+
+    @property
+    def pools(self) -> Any: ...
 
     def all(self) -> Iterable[Any]: ...
 
@@ -51,10 +55,33 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self._registry,
         )
+        self._claims = Counter(
+            "gymbox_pool_claims",
+            "Requests for environments that have a pool: a hit was given a container of it.",
+            ["environment", "result"],
+            registry=self._registry,
+        )
+        self._claim_seconds = Histogram(
+            "gymbox_pool_claim_seconds",
+            "Seconds from a request that was given a container of a pool until it was answered.",
+            ["environment"],
+            buckets=(0.001, 0.0025, *_BUCKETS),
+            registry=self._registry,
+        )
         self._registry.register(_Gauges(observed))
 
+    def claimed(self, environment: str, hit: bool) -> None:
+        """A pool was asked for a container."""
+        self._claims.labels(environment, "hit" if hit else "miss").inc()
+
+    def answered(self, sandbox: Any) -> None:
+        """A sandbox on a container of a pool can be used."""
+        self._claim_seconds.labels(sandbox.environment.name).observe(max(0.0, time.monotonic() - sandbox.created))
+
     def ready(self, sandbox: Any) -> None:
-        """A sandbox became ready: note how long each phase took."""
+        """A sandbox became ready: note how long each phase took, unless a pool had done that before."""
+        if sandbox.claimed is not None:
+            return
         for phase, at in sandbox.container.times.items():
             self._phases.labels(sandbox.environment.name, phase).observe(max(0.0, at - sandbox.created))
 
@@ -80,6 +107,16 @@ class _Gauges(Collector):
             places.add_metric([each.run, "held"], each.places)
             places.add_metric([each.run, "waiting"], each.waiting)
         yield places
+        target = GaugeMetricFamily(
+            "gymbox_pool_target", "Spare containers that are wanted now.", labels=["environment"]
+        )
+        size = GaugeMetricFamily("gymbox_pool_size", "Spare containers now.", labels=["environment", "status"])
+        for pool in self._observed.pools.views():
+            target.add_metric([pool.environment], pool.wanted)
+            size.add_metric([pool.environment, "ready"], pool.ready)
+            size.add_metric([pool.environment, "starting"], pool.starting)
+        yield target
+        yield size
         yield GaugeMetricFamily("gymbox_containers", "Containers now.", value=self._observed.containers)
         yield GaugeMetricFamily(
             "gymbox_start_queue_length", "Containers in line to be started.", value=self._observed.waiting

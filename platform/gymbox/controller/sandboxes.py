@@ -15,74 +15,40 @@ import logging
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 
-from gymbox_sandbox.lifecycle import CreateSandbox, Ended, Phases, QueueView, Route, SandboxView, fingerprint
+from gymbox_sandbox.lifecycle import CreateSandbox, Ended, QueueView, Route, SandboxView, fingerprint
 
 from gymbox import logs
-from gymbox.controller.arrivals import Arrivals, essence
-from gymbox.controller.containers import Container, Containers
-from gymbox.controller.line import Full, Ticket
+from gymbox.controller.adoption import Adoption
+from gymbox.controller.arrivals import FULL_RETRY, Arrivals, essence
+from gymbox.controller.container import Container
+from gymbox.controller.containers import Containers
+from gymbox.controller.copies import Copies
+from gymbox.controller.groups import Groups
+from gymbox.controller.line import Ticket
 from gymbox.controller.metrics import Metrics
+from gymbox.controller.pools import Pools
 from gymbox.controller.routes import Routes
+from gymbox.controller.sandbox import Sandbox, no_own_labels
 from gymbox.controller.settings import ControllerSettings
+from gymbox.controller.snapshots import Snapshots
 from gymbox.controller.state import StateDirectory
 from gymbox.controller.tokens import Tokens
 from gymbox.environment import Environment
 from gymbox.errors import (
-    AtCapacity,
     ConfigError,
     Conflict,
     Gone,
-    Invalid,
     NotFound,
-    Problem,
     SandboxEnded,
     Unavailable,
 )
 from gymbox.http import HttpClient
-from gymbox.providers import SandboxProvider
+from gymbox.network import Traffic, told, way_out
+from gymbox.providers import ModelsAt, SandboxProvider, lead_models, traffic_of
 
 log = logging.getLogger(__name__)
-
-FULL_RETRY = 1.0
-"""Seconds after which to come back when all places are taken."""
-
-
-@dataclass(eq=False, slots=True)
-class Sandbox:
-    """One sandbox, for one task."""
-
-    id: str
-    request: CreateSandbox
-    environment: Environment
-    container: Container
-    route: Route
-    place: Ticket
-    created_at: float = field(default_factory=time.time)
-    """Unix seconds."""
-    created: float = field(default_factory=time.monotonic)
-    lease: float = 0
-    expires: float = 0
-    """On the monotonic clock."""
-    timer: asyncio.TimerHandle | None = None
-    routed: int | None = None
-    """Version of the route table that has it."""
-    settled: asyncio.Event = field(default_factory=asyncio.Event)
-    """It is ready or has ended."""
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-    ended: Ended | None = None
-    error: Problem | None = None
-    """Why it did not start."""
-    exact: bool = True
-    """Whether `request` is known; of an adopted sandbox in a shared container only the environment is."""
-
-    def is_same(self, request: CreateSandbox) -> bool:
-        """Whether this is what the request asks for."""
-        if not self.exact:
-            return request.environment == self.request.environment
-        return essence(request, self.id) == self.request
 
 
 class Sandboxes:
@@ -112,10 +78,42 @@ class Sandboxes:
         self.proxy_url = proxy_url
         self._state = state
         self._routes = routes
-        self._containers = Containers(
-            provider, state, http, self, max_starting=settings.max_starting, idle=settings.idle
+        self._http = http
+        self.snapshots = Snapshots(
+            state.path / "snapshots",
+            http,
+            state.directory_of,
+            self._began_with,
+            megabytes=settings.snapshot_mb,
+            age=settings.snapshot_age,
         )
-        self._arrivals = Arrivals(settings.max_sandboxes, settings.max_waiting)
+        self.copies = Copies(self)
+        self._containers = Containers(
+            provider,
+            state,
+            http,
+            self,
+            max_starting=settings.most_starting,
+            idle=settings.idle,
+            load=self.snapshots.load,
+            models=self._models_at,
+        )
+        self.arrivals = Arrivals(
+            settings.max_sandboxes,
+            settings.max_waiting,
+            lambda: self._containers.seconds_a_start,
+            self.metrics.refused.inc,
+        )
+        self.groups = Groups(self, state.groups)
+        self.pools = Pools(
+            self._containers,
+            lambda name: self.environments(name),
+            self.arrivals,
+            settings.max_sandboxes,
+            state.pools,
+            settings.pools,
+            self.metrics.claimed,
+        )
         self._live: dict[str, Sandbox] = {}
         self._ended: OrderedDict[str, Sandbox] = OrderedDict()
         self._leaving: set[asyncio.Task[None]] = set()
@@ -123,31 +121,38 @@ class Sandboxes:
     async def __aenter__(self) -> Sandboxes:
         try:
             await self._containers.open()
-            adopted = await self._containers.adopt(self.environments)
+            adoption = Adoption(self._containers, self.provider, self._state, self._http)
+            await adoption.run(self.environments)
         except BaseException:
             await self._containers.close(stop_all=False)
             raise
-        for id, (container, request) in adopted.items():
-            place = self._arrivals.take(request)
+        for id, (container, request, exact) in adoption.occupants.items():
+            place = self.arrivals.take(request)
             sandbox = self._new(id, request, container.environment, container, place)
-            sandbox.exact = container.capacity == 1
+            sandbox.exact = exact
             self._ready(sandbox)
             log.info("adopted sandbox %s on %s", id, container.id)
+        self.snapshots.open()
+        self.groups.adopt(list(self._live.values()))
+        self.pools.open(adoption.spares)
+        self.pools.give_way()
         self._routes.open()  # not before: until then the proxy goes by what the last controller told it
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.draining = True
-        self._arrivals.send_all_away(Unavailable("this controller has shut down", retry_after=FULL_RETRY))
+        await self.pools.close()
+        self.arrivals.send_all_away(Unavailable("this controller has shut down", retry_after=FULL_RETRY))
         for sandbox in list(self._live.values()):
             if self._state.ephemeral or sandbox.container.started is None:
                 sandbox.error = Unavailable("this controller has shut down", retry_after=FULL_RETRY)
-                self._end(sandbox, Ended(cause="deleted", detail=f"sandbox {sandbox.id}: its controller has ended"))
+                self.end(sandbox, Ended(cause="deleted", detail=f"sandbox {sandbox.id}: its controller has ended"))
             elif sandbox.timer is not None:
                 sandbox.timer.cancel()
         while self._leaving:
             await asyncio.wait(self._leaving)
         await self._containers.close(stop_all=self._state.ephemeral)
+        await self.snapshots.close()
         await self._routes.close()
 
     # --- what callers ask for
@@ -167,17 +172,40 @@ class Sandboxes:
             StartFailed, ImageBuildFailed, Unavailable: it did not become ready.
         """
         id = request.id or f"{request.environment}-{secrets.token_hex(8)}"
-        request = request.model_copy(update={"id": id})
-        sandbox = self._live.get(id) or await self._arrive(id, request, environment)
+        request, asked = request.model_copy(update={"id": id}), time.monotonic()
+        no_own_labels(request)
+
+        def usable() -> Environment:
+            self.unused(id)
+            return self.admissible(request.environment, environment, snapshot=request.snapshot)
+
+        sandbox = await self.arrivals.admitted(
+            id,
+            request,
+            found=lambda: self._live.get(id),
+            check=usable,
+            make=lambda known, place: self.admit(id, request, known, place, asked),
+            bounded=environment is None,
+        )
         if not sandbox.is_same(request):
             raise Conflict(f"sandbox {id} exists and was asked for with another request")
         if request.wait:
-            await sandbox.settled.wait()
-            if sandbox.ended is not None:
-                raise sandbox.error or SandboxEnded(sandbox.ended)
-            assert sandbox.routed is not None
-            await self._routes.taken(sandbox.routed)
+            await self.until_ready(sandbox)
+            if sandbox.claimed and sandbox.created == asked:
+                self.metrics.answered(sandbox)
         return sandbox
+
+    async def until_ready(self, sandbox: Sandbox) -> None:
+        """Return once its calls get through.
+
+        Raises:
+            StartFailed, ImageBuildFailed, Unavailable, SandboxEnded: they never will.
+        """
+        await sandbox.settled.wait()
+        if sandbox.ended is not None:
+            raise sandbox.error or SandboxEnded(sandbox.ended)
+        assert sandbox.routed is not None
+        await self._routes.taken(sandbox.routed)
 
     def get(self, id: str) -> Sandbox:
         """A sandbox, also one that has ended while it is remembered.
@@ -222,13 +250,13 @@ class Sandboxes:
         Raises:
             NotFound: there is none of that id.
         """
-        if id in self._arrivals:
-            self._arrivals.send_away(id, Gone(f"sandbox {id} was deleted while it waited"))
+        if id in self.arrivals:
+            self.arrivals.send_away(id, Gone(f"sandbox {id} was deleted while it waited"))
             return
         sandbox = self.get(id)
         if sandbox.ended is not None:
             return
-        await asyncio.shield(self._end(sandbox, Ended(cause="deleted", detail=f"sandbox {id} was deleted")))
+        await asyncio.shield(self.end(sandbox, Ended(cause="deleted", detail=f"sandbox {id} was deleted")))
 
     async def logs(self, id: str, tail: int = 100) -> str:
         """The last lines that its container printed; of one that has ended, those that were kept.
@@ -241,24 +269,38 @@ class Sandboxes:
             return "".join(sandbox.ended.logs.splitlines(keepends=True)[-tail:])
         return "" if sandbox.container.started is None else await self._containers.logs(sandbox.container, tail)
 
+    def traffic(self, id: str) -> Traffic:
+        """What it was let through to and refused; of one that has ended while its provider remembers.
+
+        Raises:
+            NotFound: there is none of that id.
+        """
+        return traffic_of(self.provider, self.get(id).container.id)
+
+    def lead_models(self, sandbox: Sandbox, url: str, key: str) -> None:
+        """Send its model calls to the one model at `url` from now on, where its network lets them out. Sandboxes that
+        share a container cannot be told apart by their calls, so these stay with the proxy's models."""
+        if sandbox.container.capacity == 1:
+            lead_models(self.provider, sandbox.container.id, ModelsAt(url, key, one=True))
+
     def status(self, sandbox: Sandbox) -> str:
-        """`queued`, `starting`, `ready` (its route is in) or `ended`."""
+        """`queued`, `starting`, `ready` (its route is in), `paused` or `ended`."""
         if sandbox.ended is not None:
             return "ended"
         if sandbox.routed is not None and self._routes.has_taken(sandbox.routed):
-            return "ready"
+            return "paused" if sandbox.container.paused else "ready"
         return "starting" if "queued" in sandbox.container.times else "queued"
 
     def view(self, sandbox: Sandbox, *, tokens: bool = True) -> SandboxView:
         """What is told about it."""
         now, container = time.monotonic(), sandbox.container
         expires = sandbox.expires if sandbox.settled.is_set() else now + sandbox.lease
-        times = {phase: max(0.0, round(at - sandbox.created, 6)) for phase, at in container.times.items()}
         return SandboxView.model_validate(
             {
                 "id": sandbox.id,
                 "environment": sandbox.environment.name,
                 "status": self.status(sandbox),
+                "network": told(sandbox.environment.manifest.network),
                 "provider": self.provider.name,
                 "image": container.started.image if container.started else None,
                 "container": container.id,
@@ -267,14 +309,27 @@ class Sandboxes:
                 "labels": sandbox.request.labels,
                 "created_at": sandbox.created_at,
                 "expires_at": time.time() + expires - now,
-                "phases": Phases(**times),
+                "phases": sandbox.phases,
+                "queue": None if sandbox.ended else self._containers.queue_place(container),
+                "snapshot": sandbox.request.snapshot,
+                "group": sandbox.group,
                 "ended": sandbox.ended,
             }
         )
 
+    async def learn_resets(self, sandboxes: Iterable[Sandbox]) -> None:
+        """Ask the servers of those that are not known to have been reset; what one does not tell stays unknown."""
+        asking = [each for each in sandboxes if each.routed and each.ended is None and each.reset is None]
+        containers = {each.container for each in asking}
+        told = dict(zip(containers, await asyncio.gather(*map(self._containers.resets, containers)), strict=True))
+        now = time.monotonic()
+        for each in asking:
+            if (ago := told[each.container].get(each.route.session)) is not None:
+                each.reset = now - ago
+
     def line(self) -> list[QueueView]:
         """The runs that have places or wait for them, those that wait longest first."""
-        return list(self._arrivals.view())
+        return list(self.arrivals.view())
 
     @property
     def waiting(self) -> int:
@@ -289,7 +344,8 @@ class Sandboxes:
     async def drain(self) -> None:
         """Take no new sandboxes, and give the starts in flight `settings.drain` seconds."""
         self.draining = True
-        self._arrivals.send_all_away(Unavailable("this controller is shutting down", retry_after=FULL_RETRY))
+        await self.pools.close()
+        self.arrivals.send_all_away(Unavailable("this controller is shutting down", retry_after=FULL_RETRY))
         await self._containers.started_or_failed(self.settings.drain)
 
     # --- what becomes of containers (the containers' Watcher)
@@ -298,87 +354,73 @@ class Sandboxes:
         """Everything that waited for it is ready."""
         for sandbox in self._on(container):
             self._ready(sandbox)
+        self.pools.started(container)
 
     def ended(self, container: Container, ended: Ended) -> None:
         """Everything on it has ended with it, for the same cause."""
         for sandbox in self._on(container):
             sandbox.error = container.error
-            self._end(sandbox, ended)
+            self.end(sandbox, ended)
+        self.pools.ended(container, ended)
 
     # --- decisions
 
-    async def _arrive(self, id: str, request: CreateSandbox, given: Environment | None) -> Sandbox:
-        """Wait for a place, then make the sandbox."""
-        try:
-            async with asyncio.timeout(request.patience if request.wait else 0) as patience:
-                while (sandbox := self._live.get(id)) is None:
-                    self._admissible(id, request, given)
-                    place = await self._arrivals.place(id, request, bounded=given is None)
-                    if place is not None:
-                        return self._placed(id, request, given, place)
-                return sandbox
-        except Full as error:
-            raise self._full() from error
-        except TimeoutError as error:
-            if not patience.expired():
-                raise
-            raise self._full() from error
-
-    def _placed(self, id: str, request: CreateSandbox, given: Environment | None, place: Ticket) -> Sandbox:
-        try:
-            environment = self._admissible(id, request, given)  # once more: much may have happened since
-            return self._admit(id, request, environment, place)
-        except BaseException:
-            self._arrivals.leave(place)
-            raise
-
-    def _full(self) -> AtCapacity:
-        self.metrics.refused.inc()
-        return AtCapacity(
-            f"all {self.settings.max_sandboxes} sandboxes are in use (max_sandboxes)", retry_after=FULL_RETRY
-        )
-
-    def _admissible(self, id: str, request: CreateSandbox, given: Environment | None) -> Environment:
-        """The environment of a sandbox that may be made now.
-
+    def unused(self, id: str) -> None:
+        """
         Raises:
-            Problem: see `create`.
+            Gone: a sandbox of that id has ended, and was not one whose start failed.
         """
         before = self._ended.get(id)
         if before is not None and before.ended is not None and before.error is None:
             raise Gone(f"sandbox {id} has ended: {before.ended.detail}", ended=before.ended.model_dump(mode="json"))
-        if any(name.startswith("gymbox.") for name in request.labels):
-            raise Invalid("labels whose names start with 'gymbox.' are the controller's own")
-        environment = given or self._environment(request.environment)
+
+    def admissible(self, name: str, given: Environment | None = None, *, snapshot: str | None = None) -> Environment:
+        """The environment of that name, unless it is given, of which sandboxes may be made now, with what they begin
+        with.
+
+        Raises:
+            NotFound: there is none, or no such snapshot.
+            Invalid, Conflict: the snapshot is not one of this environment as it is.
+            Unavailable: this controller takes none any more.
+        """
         if self.draining:
             raise Unavailable("this controller is shutting down", retry_after=FULL_RETRY)
+        try:
+            environment = given or self.environments(name)
+        except ConfigError as error:
+            raise NotFound(str(error)) from error
+        self.snapshots.check(snapshot, environment)
         return environment
 
-    def _admit(self, id: str, request: CreateSandbox, environment: Environment, place: Ticket) -> Sandbox:
+    def admit(self, id: str, request: CreateSandbox, environment: Environment, place: Ticket, asked: float) -> Sandbox:
+        """Make the sandbox, which was asked for then, on the monotonic clock; the place is its own from now on."""
         self._ended.pop(id, None)
-        container = self._containers.place(request, id, environment)
+        self.pools.foresee(request)
+        container, claimed = self._containers.shared(request, id, environment), False
+        if container is None and request.snapshot is None:  # of a pool's, none has begun with one
+            container = self.pools.claim(request, id, environment)
+            claimed = container is not None
+        if container is None:
+            container = self._containers.begin(request, id, environment)
         sandbox = self._new(id, request, environment, container, place)
+        sandbox.created, sandbox.claimed = asked, time.monotonic() if claimed else None
         with logs.about(sandbox=id):
             log.info("sandbox %s of %s on %s", id, environment.name, container.id)
         if container.started is not None:
             self._ready(sandbox)
+        self.pools.give_way()
         return sandbox
-
-    def _environment(self, name: str) -> Environment:
-        try:
-            return self.environments(name)
-        except ConfigError as error:
-            raise NotFound(str(error)) from error
 
     def _new(
         self, id: str, request: CreateSandbox, environment: Environment, container: Container, place: Ticket
     ) -> Sandbox:
-        tokens = self.tokens.of(id)
+        tokens, way = self.tokens.of(id), way_out(environment.manifest.network)
         route = Route(
             sandbox=id,
             session=id if container.capacity > 1 else "",
             tools_token=fingerprint(tokens.tools),
             control_token=fingerprint(tokens.control),
+            models_token=fingerprint(self.tokens.of_models(container.id)) if way and way.models else "",
         )
         sandbox = Sandbox(id, essence(request, id), environment, container, route, place)
         self._live[id] = sandbox
@@ -386,37 +428,72 @@ class Sandboxes:
         self.metrics.created.labels(environment.name).inc()
         return sandbox
 
+    def _models_at(self, container: str) -> ModelsAt | None:
+        url = self.settings.models_url or self.proxy_url
+        return ModelsAt(url, self.tokens.of_models(container)) if url else None
+
     def _ready(self, sandbox: Sandbox) -> None:
         started = sandbox.container.started
         assert started is not None
-        sandbox.route = sandbox.route.model_copy(update={"socket": started.socket, "address": started.address})
+        sandbox.route = sandbox.route.model_copy(
+            update={"socket": started.socket, "address": started.address, "paused": sandbox.container.paused}
+        )
         sandbox.routed = self._routes.put(sandbox.route)
+        if (allowed := sandbox.environment.manifest.timeouts.task) is not None:
+            sandbox.deadline = time.monotonic() + allowed - sandbox.container.age
         self._renew(sandbox, sandbox.lease)
         sandbox.settled.set()
         self.metrics.ready(sandbox)
 
+    async def reroute(self, sandbox: Sandbox, *, paused: bool) -> None:
+        """Note whether it is paused; returns when the proxy knows.
+
+        Raises:
+            Unavailable: the proxy does not take routes.
+        """
+        sandbox.container.paused = paused
+        sandbox.route = sandbox.route.model_copy(update={"paused": paused})
+        await self._routes.taken(self._routes.put(sandbox.route))
+
+    def _began_with(self) -> dict[str, list[str]]:
+        """The snapshots with which living sandboxes began, and which these are."""
+        found: dict[str, list[str]] = {}
+        for sandbox in self._live.values():
+            if sandbox.request.snapshot is not None:
+                found.setdefault(sandbox.request.snapshot, []).append(sandbox.id)
+        return found
+
     def _renew(self, sandbox: Sandbox, lease: float) -> None:
         if sandbox.timer is not None:
             sandbox.timer.cancel()
-        sandbox.lease, sandbox.expires = lease, time.monotonic() + lease
+        now = time.monotonic()
+        sandbox.lease, sandbox.expires = lease, min(now + lease, sandbox.deadline)
         if sandbox.routed is not None:  # what it waits in line does not count
-            sandbox.timer = asyncio.get_running_loop().call_later(lease, self._expire, sandbox)
+            sandbox.timer = asyncio.get_running_loop().call_later(sandbox.expires - now, self._expire, sandbox)
 
     def _expire(self, sandbox: Sandbox) -> None:
-        detail = f"nobody renewed sandbox {sandbox.id} for {sandbox.lease:g} s"
-        self._end(sandbox, Ended(cause="expired", detail=detail))
+        if sandbox.expires == sandbox.deadline:
+            allowed = sandbox.environment.manifest.timeouts.task
+            detail = f"sandbox {sandbox.id} has lived for the {allowed:g} s that it may (timeouts.task)"
+            self.end(sandbox, Ended(cause="timeout", detail=detail))
+        else:
+            detail = f"nobody renewed sandbox {sandbox.id} for {sandbox.lease:g} s"
+            self.end(sandbox, Ended(cause="expired", detail=detail))
 
-    def _end(self, sandbox: Sandbox, ended: Ended) -> asyncio.Task[None]:
+    def end(self, sandbox: Sandbox, ended: Ended) -> asyncio.Task[None]:
+        """It is no more, for this cause. Returns: its removal, under way."""
         with logs.about(sandbox=sandbox.id):
             log.info("sandbox %s ended: %s (%s)", sandbox.id, ended.cause, ended.detail)
         sandbox.ended = ended
         del self._live[sandbox.id]
-        self._arrivals.leave(sandbox.place)
+        self.arrivals.leave(sandbox.place)
+        self.pools.poke()
         if sandbox.timer is not None:
             sandbox.timer.cancel()
         self._bury(sandbox)
         sandbox.settled.set()
         sandbox.over.set()
+        self.groups.ended(sandbox)
         self.metrics.ended.labels(sandbox.environment.name, ended.cause).inc()
         task = asyncio.create_task(self._containers.leave(sandbox.container, sandbox.id))
         self._leaving.add(task)

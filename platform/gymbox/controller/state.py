@@ -1,4 +1,5 @@
-"""State: what a controller keeps on disk: its id, its key, its lock, intents to delete, and the sandboxes' sockets.
+"""State: what a controller keeps on disk: its id, its key, its lock, intents to delete, the sandboxes' sockets, claims
+of pools' containers, and what pools and groups were asked for.
 
 Sandboxes themselves are recorded by the provider (labels), not here. Below one parent folder there is `main` for the
 controller that stays, and `run-<id>` for each that lives inside a `gymbox run`.
@@ -15,11 +16,14 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from gymbox_sandbox.lifecycle import CreateGroup, PoolSettings
+
+from gymbox.controller.records import Claimed, Claims, Records
 from gymbox.errors import ConfigError
-from gymbox.providers.directories import remove_directory
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +32,7 @@ APPEARS = 600.0
 """Seconds for which something may still appear that a killed controller had asked an engine for."""
 _LOCK, _KEY, _ID, _DELETES, _SOCKETS, _ADDRESS = "lock", "key", "id", "deletes", "s", "address.json"
 _SWEPT, _PROVIDER = "swept", "provider"
+_CLAIMS, _GROUPS, _POOLS = "claims", "groups", "pools"
 
 
 class Address(NamedTuple):
@@ -56,6 +61,8 @@ class StateDirectory:
             _make(path / _SOCKETS)
             self.id = _read_or_write(path / _ID, secrets.token_hex(4).encode()).decode()
             self.key = _read_or_write(path / _KEY, secrets.token_bytes(32))
+            for folder in (_CLAIMS, _GROUPS, _POOLS):
+                (path / folder).mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"cannot keep the controller's state in {path}: {error.strerror}") from error
 
@@ -81,6 +88,21 @@ class StateDirectory:
                 yield cls(path, ephemeral=True)
             except ConfigError:
                 continue  # its run lives, or another sweeps it
+
+    @cached_property
+    def claims(self) -> Claims:
+        """Which containers of pools, and of those that sandboxes share, are whose."""
+        return Claims(Records(self.path / _CLAIMS, Claimed))
+
+    @cached_property
+    def groups(self) -> Records[CreateGroup]:
+        """The groups that are complete."""
+        return Records(self.path / _GROUPS, CreateGroup)
+
+    @cached_property
+    def pools(self) -> Records[PoolSettings]:
+        """What pools were set to while a controller ran."""
+        return Records(self.path / _POOLS, PoolSettings)
 
     def directory_of(self, container: str) -> Path:
         """Where the sockets of a container go; short, as a socket's path may have 107 bytes."""
@@ -128,7 +150,7 @@ class StateDirectory:
         """Remove the sandboxes' folders, which nobody serves any more. Never raises."""
         for folder in (self.path / _SOCKETS).iterdir():
             try:
-                remove_directory(folder)
+                shutil.rmtree(folder)
             except OSError as error:
                 log.warning("cannot remove %s: %s", folder, error)
 

@@ -18,6 +18,10 @@ class Tokens:
         """`tools` may call tools; `control` may do everything to this one sandbox."""
         return SandboxTokens(tools=self._mint("tools", sandbox), control=self._mint("control", sandbox))
 
+    def of_models(self, container: str) -> str:
+        """What lets model calls from this container, and so from every sandbox on it, to the proxy's models."""
+        return self._mint("models", container)
+
     def _mint(self, scope: str, sandbox: str) -> str:
         mac = hmac.digest(self._key, f"{scope}:{sandbox}".encode(), "sha256")
         return "gbx_sbx_" + base64.urlsafe_b64encode(mac).decode().rstrip("=")

@@ -11,6 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from gymbox_sandbox.tasks import LARGEST
+
 from gymbox.errors import ConfigError, nearest
 from gymbox.evaluation.given_rows import GivenRows, Place, place_of
 from gymbox.evaluation.line_shape import check_shape, object_in
@@ -37,8 +39,6 @@ OURS = frozenset(
     }
 )
 """Keys of a line that are no part of its row, beside those that begin with `_ng_` or `ng_`."""
-LARGEST = 1e100
-"""Numbers beyond are none that can be counted with: their sums and squares leave the range of floats."""
 
 
 @dataclass(frozen=True, slots=True)

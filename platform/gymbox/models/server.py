@@ -33,6 +33,9 @@ from gymbox.models.face import (
 from gymbox.models.response_store import ResponseStore, StoreLimits, scope_of
 from gymbox.models.server_page import describe
 
+DEFAULT = "default"
+"""Name of the only model for whoever does not know it, such as a harness in a sandbox."""
+
 
 class ModelServer:
     """Serves models: `/v1/responses`, `/v1/chat/completions`, `/v1/messages`, `/v1/messages/count_tokens`,
@@ -64,12 +67,12 @@ class ModelServer:
         self.http = http
 
     def model(self, name: Any) -> Model:
-        """The model of this name; without one, the only model.
+        """The model of this name; without one, or by the name `default`, the only model.
 
         Raises:
             NotFound: there is none; the nearest name is told.
         """
-        if name in (None, ""):
+        if name in (None, "", DEFAULT) and name not in self.models:
             if len(self.models) == 1:
                 return next(iter(self.models.values()))
             raise NotFound(f"the request names no model; known: {', '.join(self.models)}", code="model_not_found")

@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from gymbox_sandbox.lifecycle import Ended
 
 from gymbox.environment import Environment
+from gymbox.network import Traffic
 
 BY_COMPOSE = (
     "run controller and proxy beside the engine (docker compose -f compose/compose.yaml up) "
     "and use controller=http://…"
 )
 """The way on where the machine is no Linux."""
+
+
+class ModelsAt(NamedTuple):
+    """Where the model calls of one sandbox go."""
+
+    url: str
+    """Of the proxy, or of one model (`one`)."""
+    key: str
+    """That is taken there from this sandbox and no other; it never enters the sandbox."""
+    one: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +40,10 @@ class StartSpec:
     """Host directory for its sockets, not yet made; the provider makes it (owner, mode) and removes it in `stop`."""
     labels: dict[str, str] = field(default_factory=dict)
     """What the controller needs to adopt it after a crash."""
+    disk: str | None = None
+    """The block device that holds its workspace, where that is on disk; filled in by the provider."""
+    models: ModelsAt | None = None
+    """Where its model calls go, if its network lets them out; None: there is no proxy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +70,7 @@ class Found:
     labels: dict[str, str]
     created_at: float
     """Unix seconds."""
+    paused: bool = False
 
 
 OnEnd = Callable[[str, Ended], None]
@@ -71,6 +87,19 @@ def isolation_of(provider: SandboxProvider) -> str:
 def versions_of(provider: SandboxProvider) -> dict[str, str]:
     """Versions of the technology of a provider that is open, as far as it tells them (`versions`)."""
     return dict(getattr(provider, "versions", {}))
+
+
+def traffic_of(provider: SandboxProvider, id: str) -> Traffic:
+    """What a container of a provider that is open was let through to and refused, as far as it tells (`traffic`)."""
+    tell: Callable[[str], Traffic] | None = getattr(provider, "traffic", None)
+    return Traffic() if tell is None else tell(id)
+
+
+def lead_models(provider: SandboxProvider, id: str, models: ModelsAt) -> None:
+    """Send the model calls of a container there from now on, where its network lets them out at all."""
+    lead: Callable[[str, ModelsAt], None] | None = getattr(provider, "lead_models", None)
+    if lead is not None:
+        lead(id, models)
 
 
 class SandboxProvider(Protocol):
@@ -127,3 +156,19 @@ class SandboxProvider(Protocol):
         Raises:
             NotFound: there is no such container.
         """
+
+
+@runtime_checkable
+class Pauses(Protocol):
+    """What else a provider can do that can hold its sandboxes still."""
+
+    async def pause(self, id: str) -> None:
+        """Stop all its processes where they are; they keep their memory. What is paused already is fine.
+
+        Raises:
+            NotFound: it does not run.
+            Unavailable: the technology does not answer.
+        """
+
+    async def unpause(self, id: str) -> None:
+        """Let it go on; what is not paused is fine. Raises as `pause`."""

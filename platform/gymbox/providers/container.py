@@ -13,13 +13,18 @@ from typing import Any
 
 from gymbox_sandbox.options import User
 
-from gymbox.environment import Environment
+from gymbox.environment import Environment, Limits, Manifest
+from gymbox.network import RESOLVER, told, way_out
 from gymbox.providers import StartSpec
 
 CONTROLLER_LABEL = "gymbox.controller"
 ENVIRONMENT_LABEL = "gymbox.environment"
 DIRECTORY_LABEL = "gymbox.directory"
 NETWORK_LABEL = "gymbox.network"
+SERVICES_LABEL = "gymbox.services"
+"""Of a sandbox: the names of its services."""
+SERVICE_LABEL = "gymbox.service-of"
+"""Of a service: the container that it belongs to."""
 
 DIRECTORY = "/run/gymbox"
 """Where a sandbox's directory is mounted."""
@@ -31,9 +36,10 @@ MEGABYTE = 1024 * 1024
 CPU_PERIOD = 100_000
 """Microseconds."""
 INODES_PER_MB = 64
-"""Files that a tmpfs may hold: one for each 16 KiB."""
+"""Files that a file system may hold, where the manifest does not say: one for each 16 KiB."""
 CAPABILITIES = ("KILL", "SETGID", "SETUID")
-"""What the supervisor needs to start and to end processes of the two users; no child of its ever has one."""
+"""What the supervisor needs to start and to end processes of the two users, and to use files as these for a snapshot;
+none of their processes ever has one."""
 SECCOMP = json.dumps(json.loads(files("gymbox.providers").joinpath("seccomp.json").read_text()))
 
 
@@ -60,6 +66,8 @@ def server_command(environment: Environment, server: User) -> list[str]:
         "--reset-timeout": f"{manifest.timeouts.reset:g}",
         "--verify-timeout": f"{manifest.timeouts.verify:g}",
     }
+    if way := way_out(manifest.network):
+        options["--network"] = str(way)
     return [PYTHON, "-IBu", "-m", "gymbox_sandbox", "serve", *(word for pair in options.items() for word in pair)]
 
 
@@ -71,7 +79,8 @@ def container_config(spec: StartSpec, image: str, controller_id: str, command: l
         CONTROLLER_LABEL: controller_id,
         ENVIRONMENT_LABEL: spec.environment.name,
         DIRECTORY_LABEL: str(spec.directory),
-        NETWORK_LABEL: manifest.network,
+        NETWORK_LABEL: told(manifest.network),
+        **({SERVICES_LABEL: ",".join(manifest.services)} if manifest.services else {}),
     }
     return {
         "Image": image,
@@ -83,13 +92,20 @@ def container_config(spec: StartSpec, image: str, controller_id: str, command: l
         "Env": [],
         "Labels": labels,
         "StopTimeout": 1,
-        "HostConfig": _host_config(spec, network_of(spec.id) if manifest.network == "internal" else "none"),
+        "HostConfig": _host_config(spec, network_of(spec.id) if has_network(manifest) else "none"),
     }
 
 
 def _host_config(spec: StartSpec, network: str) -> dict[str, Any]:
     limits = spec.environment.manifest.limits
     memory = limits.memory_mb * MEGABYTE
+    agents = f"uid={AGENT_UID},gid={AGENT_UID}"
+    tmpfs = {
+        "/tmp": _tmpfs(limits, limits.tmp_mb, "mode=1777"),
+        "/home/agent": _tmpfs(limits, limits.tmp_mb, f"mode=0700,{agents}"),
+    }
+    if spec.disk is None:
+        tmpfs[WORKSPACE] = _tmpfs(limits, limits.workspace_mb, f"mode=0755,{agents}")
     return {
         "Init": True,
         "Privileged": False,
@@ -97,12 +113,8 @@ def _host_config(spec: StartSpec, network: str) -> dict[str, Any]:
         "CapAdd": list(CAPABILITIES),
         "SecurityOpt": ["no-new-privileges:true", f"seccomp={SECCOMP}"],
         "ReadonlyRootfs": True,
-        "Binds": [f"{spec.directory}:{DIRECTORY}:rw"],
-        "Tmpfs": {
-            "/tmp": _tmpfs(limits.tmp_mb, "mode=1777"),
-            "/home/agent": _tmpfs(limits.tmp_mb, f"mode=0700,uid={AGENT_UID},gid={AGENT_UID}"),
-            WORKSPACE: _tmpfs(limits.workspace_mb, f"mode=0755,uid={AGENT_UID},gid={AGENT_UID}"),
-        },
+        "Binds": [f"{spec.directory}:{DIRECTORY}:rw", *_resolver(spec)],
+        "Tmpfs": tmpfs,
         "ShmSize": 64 * MEGABYTE,
         "NetworkMode": network,
         # a resolver that answers nobody: the engine would pass questions on to the host's (CVE-2024-29018)
@@ -121,9 +133,22 @@ def _host_config(spec: StartSpec, network: str) -> dict[str, Any]:
             {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
             {"Name": "core", "Soft": 0, "Hard": 0},
         ],
-        "LogConfig": {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}},
+        "LogConfig": {"Type": "json-file", "Config": {"max-size": f"{limits.log_mb * 512}k", "max-file": "2"}},
         "RestartPolicy": {"Name": "no"},
+        **({} if spec.disk is None else {"Mounts": [_volume(spec.disk)]}),
     }
+
+
+def _resolver(spec: StartSpec) -> list[str]:
+    """Whom a sandbox with a way out asks for names: its own relay. The host's resolver is not behind that."""
+    if way_out(spec.environment.manifest.network) is None:
+        return []
+    return [f"{spec.directory}/{RESOLVER}:/etc/resolv.conf:ro"]
+
+
+def has_network(manifest: Manifest) -> bool:
+    """Whether its sandboxes have a network of their own, which leads nowhere."""
+    return manifest.network == "internal" or bool(manifest.services)
 
 
 def network_of(id: str) -> str:
@@ -132,7 +157,7 @@ def network_of(id: str) -> str:
 
 
 def network_config(spec: StartSpec, controller_id: str) -> dict[str, Any]:
-    """The network of a sandbox whose manifest says `internal`, as arguments of the SDK's `create_network`.
+    """The network of a sandbox whose manifest says `internal` or has services, as arguments of `create_network`.
 
     Nobody else is in it, it leads nowhere, and the host has no address in it: on an ordinary internal network every
     service of the host that listens on all addresses can be reached at the gateway's.
@@ -145,14 +170,26 @@ def network_config(spec: StartSpec, controller_id: str) -> dict[str, Any]:
         "labels": {CONTROLLER_LABEL: controller_id},
         "options": {
             "com.docker.network.bridge.inhibit_ipv4": "true",
-            "com.docker.network.bridge.enable_icc": "false",
+            "com.docker.network.bridge.enable_icc": "true" if spec.environment.manifest.services else "false",
         },
     }
 
 
-def _tmpfs(megabytes: int, owner: str) -> str:
+def inodes_of(limits: Limits, megabytes: int) -> int:
+    """How many files a file system of this size may hold."""
+    return limits.inodes or megabytes * INODES_PER_MB
+
+
+def _tmpfs(limits: Limits, megabytes: int, owner: str) -> str:
     # exec, unlike Docker's default: compilers and tests run what they make
-    return f"rw,exec,nosuid,nodev,size={megabytes}m,nr_inodes={megabytes * INODES_PER_MB},{owner}"
+    return f"rw,exec,nosuid,nodev,size={megabytes}m,nr_inodes={inodes_of(limits, megabytes)},{owner}"
+
+
+def _volume(device: str) -> dict[str, Any]:
+    """The workspace as a nameless volume on a block device, which the engine mounts and forgets with the container."""
+    options = {"type": "ext4", "device": device, "o": "nosuid,nodev"}
+    driver = {"Name": "local", "Options": options}
+    return {"Type": "volume", "Target": WORKSPACE, "VolumeOptions": {"NoCopy": True, "DriverConfig": driver}}
 
 
 def directory_of(labels: dict[str, str]) -> Path | None:

@@ -13,6 +13,8 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,24 +27,33 @@ from gymbox_sandbox.wire import SERVER_SOCKET
 from pydantic import ConfigDict, Field
 
 from gymbox.environment import Environment
-from gymbox.errors import Conflict, Problem, StartFailed, Unavailable
-from gymbox.providers import BY_COMPOSE, Found, OnEnd, OnPhase, Started, StartSpec
+from gymbox.errors import Conflict, NotFound, Problem, StartFailed, Unavailable
+from gymbox.network import Traffic
+from gymbox.providers import BY_COMPOSE, Found, ModelsAt, OnEnd, OnPhase, Started, StartSpec
 from gymbox.providers.container import (
+    AGENT_UID,
     CONTROLLER_LABEL,
     ENVIRONMENT_LABEL,
+    SERVICE_LABEL,
     container_config,
     directory_of,
+    has_network,
+    inodes_of,
     network_config,
     network_of,
     server_command,
     server_user,
 )
 from gymbox.providers.directories import make_directory, remove_directory
+from gymbox.providers.disks import disk
+from gymbox.providers.egress import Egress
 from gymbox.providers.ends import last_lines, never_ready
 from gymbox.providers.engine import Engine, Refused
 from gymbox.providers.forwarding import Forwarding
-from gymbox.providers.images import Images
+from gymbox.providers.images import Images, ServiceImage
 from gymbox.providers.readiness import Readiness
+from gymbox.providers.service_container import doomed
+from gymbox.providers.services import Services
 from gymbox.providers.turns import Turns
 from gymbox.providers.watch import Container, Watch
 from gymbox.setup_base_image import BASE_IMAGE
@@ -98,6 +109,18 @@ class DockerProvider(Forwarding["Containers"]):
         """What the engine is asked to create; tests override it to see what happens when that goes wrong."""
         return container_config(spec, image, controller_id, server_command(spec.environment, server))
 
+    def egress(self) -> Egress:
+        """What decides about connections out of sandboxes; tests override it to have an internet of their own."""
+        return Egress()
+
+    def traffic(self, id: str) -> Traffic:
+        """What a container was let through to and refused, while this is open."""
+        return self._opened.egress.traffic(id)
+
+    def lead_models(self, id: str, models: ModelsAt) -> None:
+        """Send the model calls of a container there from now on, where its network lets them out."""
+        self._opened.egress.lead_models(id, models)
+
 
 class Containers:
     """Those of one controller: what a DockerProvider does while it is open."""
@@ -113,6 +136,10 @@ class Containers:
         self.engine = Engine(provider.host, provider.threads)
         self.watch = Watch(self.engine, self._label, on_end)
         self._known = self.watch.containers
+        self.egress = provider.egress()
+        self._services = Services(self.engine, self.watch, controller_id, self._until_gone)
+        self._service_images: dict[str, dict[str, ServiceImage]] = {}
+        """By environment's digest."""
 
     async def open(self) -> None:
         if sys.platform != "linux":
@@ -134,15 +161,16 @@ class Containers:
             build.cancel()
         await asyncio.gather(*self._images_built.values(), return_exceptions=True)
         await self.watch.close()
+        await self.egress.close()
         self.engine.close()
 
     def _sweep(self) -> None:
-        """Remove this controller's containers that run no more, or never did, and networks that nobody is in."""
-        for row in self.engine.api.containers(all=True, filters={"label": self._label}):
-            if row["State"] not in ("running", "paused"):
-                with contextlib.suppress(NoSuchContainer):
-                    self.engine.api.remove_container(row["Id"], v=True, force=True)
-                _remove_directory(directory_of(row["Labels"]))
+        """Remove this controller's containers that run no more, or never did, what belongs to them, and networks that
+        nobody is in."""
+        for row in doomed(self.engine.api.containers(all=True, filters={"label": self._label})):
+            with contextlib.suppress(NoSuchContainer):
+                self.engine.api.remove_container(row["Id"], v=True, force=True)
+            _remove_directory(directory_of(row["Labels"]))
         self.engine.api.prune_networks(filters={"label": [self._label]})
 
     # start
@@ -156,7 +184,13 @@ class Containers:
 
     async def _build(self, environment: Environment) -> str:
         assert self._images is not None
-        return await self.engine.call_aside("build an image", partial(self._images.ensure, environment))
+        tag = await self.engine.call_aside("build an image", partial(self._images.ensure, environment))
+        ensure = partial(self._images.ensure_service, environment)
+        self._service_images[environment.digest] = {
+            name: await self.engine.call_aside(f"make the image of {name}", partial(ensure, name))
+            for name in environment.manifest.services
+        }
+        return tag
 
     async def start(self, spec: StartSpec, on_phase: OnPhase) -> Started:
         return await self._turns.start(spec.id, self._start(spec, on_phase))
@@ -173,9 +207,10 @@ class Containers:
 
     async def _make(self, spec: StartSpec, image: str, on_phase: OnPhase) -> None:
         if await self._is_up(spec):
+            await self.egress.open(spec)
             return
         timeout = spec.environment.manifest.timeouts.start
-        container = Container(spec.directory, spec.environment.manifest.network == "internal")
+        container = Container(spec.directory, has_network(spec.environment.manifest))
         self._known[spec.id] = container
         try:
             async with asyncio.timeout(timeout):
@@ -201,12 +236,18 @@ class Containers:
 
     async def _until_ready(self, spec: StartSpec, container: Container, image: str, on_phase: OnPhase) -> None:
         make_directory(spec.directory, self._server_user if os.getuid() == 0 else None)
-        with Readiness(spec.directory) as readiness:
+        await self.egress.open(spec)
+        with Readiness(spec.directory) as readiness, contextlib.ExitStack() as until_mounted:
+            if spec.environment.manifest.limits.workspace == "disk":
+                device = await self.engine.call("make a disk", until_mounted.enter_context, workspace_disk(spec))
+                spec = replace(spec, disk=device)
             if not await self._created(spec, container, image):
                 return
             ended = container.ended = asyncio.get_running_loop().create_future()
             on_phase("created")
+            await self._services.start(spec, self._service_images[spec.environment.digest])
             await self.engine.call(f"start {spec.id}", self.engine.api.start, spec.id)
+            until_mounted.close()
             on_phase("started")
             ready: asyncio.Future[Any] = asyncio.ensure_future(readiness.wait())
             try:
@@ -238,7 +279,7 @@ class Containers:
         config = self._provider.container(spec, image, self._controller_id, self._server_user)
         for _ in range(3):
             try:
-                if spec.environment.manifest.network == "internal":
+                if has_network(spec.environment.manifest):
                     await self._create_network(spec)
                 create = partial(self.engine.api.create_container_from_config, config, spec.id)
                 container.key = (await self.engine.call(f"create {spec.id}", create))["Id"]
@@ -294,9 +335,11 @@ class Containers:
         if container is None:
             return
         container.stopping = True
+        self.egress.close_way(id)
         self._known[id] = container  # until all is gone, so that whoever tries again finds it
         await self._remove(id)
         if container.network:
+            await self._services.stop(id)
             await self._until_gone(id, partial(self.engine.api.remove_network, network_of(id)))
         await self.engine.call("remove a directory", _remove_directory, container.directory)
         self.watch.forget(id)
@@ -332,10 +375,33 @@ class Containers:
         rows = [row for row in rows if row["State"] in ("running", "paused")]
         for row in rows:
             self._known.setdefault(_name(row), Container.labelled(row["Labels"], row["Id"]))
-        return [_found(row) for row in rows]
+        return [_found(row) for row in rows if SERVICE_LABEL not in row["Labels"]]
 
     async def logs(self, id: str, tail: int = 100) -> str:
-        return await self.watch.logs(id, tail)
+        return await self.watch.logs(id, tail) + await self._services.logs(id, tail)
+
+    async def pause(self, id: str) -> None:
+        await self._held(id, self.engine.api.pause, still=True)
+
+    async def unpause(self, id: str) -> None:
+        await self._held(id, self.engine.api.unpause, still=False)
+
+    async def _held(self, id: str, hold: Callable[[str], None], *, still: bool) -> None:
+        try:
+            await self.engine.call(f"pause or unpause {id}", hold, id)
+        except (APIError, Refused) as error:  # it may be so already
+            with contextlib.suppress(APIError):
+                found = await self.engine.call(f"inspect {id}", self.engine.api.inspect_container, id)
+                if found["State"]["Running"] and found["State"]["Paused"] == still:
+                    return
+            raise NotFound(f"{id} does not run: {error}") from error
+
+
+def workspace_disk(spec: StartSpec) -> AbstractContextManager[str]:
+    """The block device for the workspace of a sandbox that has it on disk."""
+    limits = spec.environment.manifest.limits
+    inodes = inodes_of(limits, limits.workspace_mb)
+    return disk(spec.directory.parent, limits.workspace_mb, inodes, User(AGENT_UID, AGENT_UID))
 
 
 def _remove_directory(directory: Path | None) -> None:
@@ -365,6 +431,7 @@ def _found(row: dict[str, Any]) -> Found:
         image=row["Image"],
         labels=labels,
         created_at=float(row["Created"]),
+        paused=row["State"] == "paused",
     )
 
 

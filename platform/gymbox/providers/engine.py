@@ -93,6 +93,8 @@ class Engine:
                 return await asyncio.shield(call)
             except asyncio.CancelledError:
                 await asyncio.wait([call])
+                if not call.cancelled():
+                    call.exception()  # nobody is there any more to be told
                 raise
 
     @contextlib.contextmanager

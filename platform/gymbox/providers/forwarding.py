@@ -7,8 +7,8 @@ from typing import Protocol
 from pydantic import BaseModel, PrivateAttr
 
 from gymbox.environment import Environment
-from gymbox.errors import Unavailable
-from gymbox.providers import Found, OnPhase, Started, StartSpec
+from gymbox.errors import Invalid, Unavailable
+from gymbox.providers import Found, OnPhase, Pauses, Started, StartSpec
 
 
 class Worker(Protocol):
@@ -51,6 +51,19 @@ class Forwarding[Work: Worker](BaseModel):
 
     async def list(self) -> list[Found]:
         return await self._opened.list()
+
+    async def pause(self, id: str) -> None:
+        await self._pauses.pause(id)
+
+    async def unpause(self, id: str) -> None:
+        await self._pauses.unpause(id)
+
+    @property
+    def _pauses(self) -> Pauses:
+        worker = self._opened
+        if not isinstance(worker, Pauses):
+            raise Invalid("local processes cannot be paused; containers can")
+        return worker
 
     @property
     def _opened(self) -> Work:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import io
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymbox_sandbox
 from docker import APIClient
@@ -64,6 +65,15 @@ class Build:
         return buffer
 
 
+class ServiceImage(NamedTuple):
+    """What a service runs from."""
+
+    tag: str
+    writable: Mapping[str, tuple[int, int] | None]
+    """Folders that it, or the manifest, declares to be written to, with their owners (uid, gid); None: it has no such
+    folder."""
+
+
 class Images:
     """The images of one engine. All calls block; call them from a thread."""
 
@@ -90,6 +100,49 @@ class Images:
             for build in builds:
                 self._build_once(build)
         return builds[-1].tag
+
+    def ensure_service(self, environment: Environment, name: str) -> ServiceImage:
+        """The image of one of the environment's services, built or pulled now if the engine has none.
+
+        Raises:
+            ImageBuildFailed: see `ensure`; or it is not there and cannot be pulled.
+        """
+        service = environment.manifest.services[name]
+        tag = service.image
+        if tag is None:
+            build = service_build(environment, name, self._base, self._base_id())
+            self._build_once(build)
+            tag = build.tag
+        elif not self._has(tag):
+            try:
+                self._engine.pull(tag)
+            except APIError as error:
+                raise ImageBuildFailed(
+                    f"{environment.name}: the image {tag} of service {name} is not there and cannot be pulled: "
+                    f"{error.explanation}"
+                ) from error
+        config = self._engine.inspect_image(tag)["Config"] or {}
+        writable = dict.fromkeys([*(config.get("Volumes") or ()), *service.tmpfs])
+        return ServiceImage(tag, self._owners(tag, list(writable)))
+
+    def _owners(self, tag: str, folders: list[str]) -> dict[str, tuple[int, int] | None]:
+        """Whose each folder of an image is; None where it has no such folder."""
+        if not folders:
+            return {}
+        made = self._engine.create_container(tag, command=["true"])["Id"]  # it is never started
+        try:
+            return {folder: self._owner(made, folder) for folder in folders}
+        finally:
+            self._engine.remove_container(made, v=True, force=True)
+
+    def _owner(self, container: str, folder: str) -> tuple[int, int] | None:
+        try:
+            chunks, _ = self._engine.get_archive(container, folder, chunk_size=tarfile.BLOCKSIZE)
+        except NotFound:
+            return None
+        with contextlib.closing(chunks):  # its content is not read
+            head = tarfile.TarInfo.frombuf(next(chunks), tarfile.ENCODING, "surrogateescape")
+        return head.uid, head.gid
 
     def _base_id(self) -> str:
         try:
@@ -179,7 +232,7 @@ def environment_builds(environment: Environment, runtime: str) -> list[Build]:
     Raises:
         ImageBuildFailed: its own Dockerfile is missing, or does not start from the runtime.
     """
-    name = f"gymbox-env-{re.sub('[^a-z0-9]+', '-', environment.name.lower()).strip('-')}"
+    name = f"gymbox-env-{_plain(environment.name)}"
     image = environment.manifest.image
     files = {str(path.relative_to(environment.folder)): path.read_bytes() for path in environment.files()}
     builds: list[Build] = []
@@ -198,6 +251,21 @@ def environment_builds(environment: Environment, runtime: str) -> list[Build]:
     context["requirements.txt"] = "".join(f"{requirement}\n" for requirement in image.pip).encode()
     arguments = {"BASE_IMAGE": runtime, "PACKAGES": " ".join(image.packages)}
     return [*builds, Build(name, _recipe("environment.Dockerfile").read_text(), context, arguments)]
+
+
+def service_build(environment: Environment, name: str, base: str, base_id: str) -> Build:
+    """The image of a service that has a folder of its own."""
+    service = environment.manifest.services[name]
+    folder = environment.folder / str(service.build)
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in environment.service_files(service)}
+    dockerfile = files["Dockerfile"].decode()
+    if re.search(r"\$\{?BASE_IMAGE\b", dockerfile):
+        dockerfile = f"{dockerfile}\n# base: {base_id}\n"
+    return Build(f"gymbox-service-{_plain(environment.name)}-{name}", dockerfile, files, {"BASE_IMAGE": base})
+
+
+def _plain(name: str) -> str:
+    return re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def _sources(package: Path) -> Iterator[Path]:

@@ -28,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from gymbox.environment import Environment
 from gymbox.errors import NotFound, StartFailed, Unavailable
+from gymbox.network import told
 from gymbox.providers import BY_COMPOSE, Found, OnEnd, OnPhase, Started, StartSpec
 from gymbox.providers.bubblewrap import bubblewrapped, why_not
 from gymbox.providers.container import PROXY_GID, SERVER_UID
@@ -132,7 +133,11 @@ class ProcessProvider(BaseModel):
             Unavailable: the environment asks for a network, which only containers have.
         """
         if environment.manifest.network != "none":
-            raise Unavailable(f"{environment.name} asks for a network, which needs provider=docker")
+            asked = told(environment.manifest.network)
+            raise Unavailable(f"{environment.name} asks for a network ({asked}), which needs provider=docker")
+        if environment.manifest.services:
+            names = ", ".join(environment.manifest.services)
+            raise Unavailable(f"{environment.name} asks for services ({names}), which need provider=docker")
         return None
 
     async def start(self, spec: StartSpec, on_phase: OnPhase) -> Started:

@@ -16,7 +16,7 @@ from gymbox_sandbox.lifecycle import Ended
 
 from gymbox.errors import NotFound, Problem, Unavailable
 from gymbox.providers import OnEnd
-from gymbox.providers.container import MEGABYTE, NETWORK_LABEL, directory_of
+from gymbox.providers.container import MEGABYTE, NETWORK_LABEL, SERVICE_LABEL, SERVICES_LABEL, directory_of
 from gymbox.providers.ends import LOG_LINES, last_lines, why_it_ended
 from gymbox.providers.engine import Engine
 from gymbox.providers.events import ContainerEvent, Events
@@ -43,10 +43,13 @@ class Container:
     """Whether its end has been told."""
     stopping: bool = False
     """Whether `stop` is at it, or was: then its end is no news."""
+    owner: str = ""
+    """Of a service: the sandbox that ends when it does."""
 
     @classmethod
     def labelled(cls, labels: dict[str, str], key: str) -> Container:
-        return cls(directory_of(labels), labels.get(NETWORK_LABEL) == "internal", key)
+        network = labels.get(NETWORK_LABEL) == "internal" or SERVICES_LABEL in labels
+        return cls(directory_of(labels), network, key, owner=labels.get(SERVICE_LABEL, ""))
 
 
 class Watch:
@@ -140,6 +143,13 @@ class Watch:
     async def _report(self, id: str, container: Container, exit_code: int | None) -> None:
         ended = await self.why(id, exit_code)
         if self.containers.get(id) is container and not container.stopping:  # it may have come to that meanwhile
+            if container.owner:
+                owner = self.containers.get(container.owner)
+                if owner is None or owner.reported or owner.stopping:
+                    return
+                owner.reported = True
+                service, id = id.removeprefix(f"{container.owner}."), container.owner
+                ended = ended.model_copy(update={"detail": f"service {service} of {id}: {ended.detail}"})
             logger.warning("sandbox %s ended (%s): %s", id, ended.cause, ended.detail)
             self._on_end(id, ended)
 

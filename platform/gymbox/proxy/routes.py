@@ -15,6 +15,7 @@ class Routes:
         self._upstreams = upstreams
         self._table: RouteTable | None = None
         self._by_id: dict[str, Route] = {}
+        self._model_tokens: set[str] = set()
 
     async def replace(self, table: RouteTable) -> None:
         """Go by `table` from now on, and drop the connections of sandboxes that are no longer in it.
@@ -30,6 +31,7 @@ class Routes:
             raise Conflict(f"route table {table.version} is older than {self._table.version}", version=self.version)
         self._table = table
         self._by_id = {route.sandbox: route for route in table.routes}
+        self._model_tokens = {route.models_token for route in table.routes if route.models_token and not route.ended}
         await self._upstreams.keep({route.socket for route in table.routes if route.socket and not route.ended})
 
     @property
@@ -55,6 +57,10 @@ class Routes:
             Unavailable: no controller has pushed a table yet.
         """
         return self.table.admin_token
+
+    def may_call_models(self, fingerprint: str) -> bool:
+        """Whether this is the SHA-256 of a token that model calls of a live sandbox bring."""
+        return fingerprint in self._model_tokens
 
     def find(self, sandbox: str) -> Route | None:
         """The route of a sandbox, ended ones included."""

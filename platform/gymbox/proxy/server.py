@@ -23,13 +23,14 @@ from gymbox.errors import (
     NotFound,
     Problem,
     SandboxEnded,
+    SandboxPaused,
     TimedOut,
     Unauthorized,
     nearest,
 )
 from gymbox.guard import REQUEST_ID_HEADER, Guard, base_url, bearer, is_bearer, refusal, request_id
 from gymbox.proxy import metrics
-from gymbox.proxy.access import check_admin, check_client, check_sandbox
+from gymbox.proxy.access import check_admin, check_client, check_sandbox, digest
 from gymbox.proxy.forward import BadGateway, Broken, Destination, forward
 from gymbox.proxy.paths import Kind, Malformed, Scope, Target, canonical
 from gymbox.proxy.routes import Routes
@@ -42,6 +43,10 @@ log = logging.getLogger(__name__)
 _quiet = logging.getLogger("gymbox.proxy.parser")
 _quiet.setLevel(logging.CRITICAL)  # what is no HTTP is answered with 400, and is not worth a traceback each time
 
+JUDGE = "judge"
+"""The model that verifiers ask."""
+DEFAULT = "default"
+"""The model that a sandbox gets which names none: the one of this name, or the only one there is."""
 _LENGTH = "Content-Length"
 _KEEP_ALIVE = 75
 """Seconds that an idle or silent connection of a client is held."""
@@ -175,8 +180,13 @@ class Proxy:
     async def _destination(self, target: Target, token: str, id: str) -> Destination:
         if target.kind is Kind.SANDBOX:
             return await self._sandbox(target, token, id)
-        check_client(token, self.routes.admin_token, self.settings.client_tokens)
         known = self.settings.models if target.kind is Kind.MODEL else self.settings.agents
+        if target.kind is Kind.MODEL and self.routes.may_call_models(digest(token)):
+            known = {name: model for name, model in known.items() if name != JUDGE}  # it would know its verdict before
+            if len(known) == 1:
+                known = {DEFAULT: next(iter(known.values())), **known}
+        else:
+            check_client(token, self.routes.admin_token, self.settings.client_tokens)
         if target.name not in known:
             raise NotFound(f"there is no {target.prefix}; {nearest(target.name, list(known))}")
         found = known[target.name]
@@ -195,6 +205,8 @@ class Proxy:
         route = check_sandbox(token, self.routes.find(target.name), target.name, target.scope, self.routes.admin_token)
         if route.ended is not None:
             raise SandboxEnded(route.ended)
+        if route.paused:
+            raise SandboxPaused(route.sandbox)
         name = f"sandbox {route.sandbox!r}"
         settings = self.settings
         limit = settings.tools_body_limit if target.scope is Scope.TOOLS else settings.sandbox_body_limit

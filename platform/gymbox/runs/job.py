@@ -32,6 +32,7 @@ from gymbox.runner import Feed, Listed, Summary, Watcher, run
 from gymbox.runner_settings import RunnerSettings
 from gymbox.runs.endpoint import Announce, endpoint
 from gymbox.runs.environments import environments_of
+from gymbox.runs.forecast import Forecasts
 from gymbox.runs.lineup import Lineup
 from gymbox.runs.live import LiveRun, LiveRuns, Watchers
 from gymbox.runs.places import Places
@@ -117,11 +118,14 @@ class Job:
                 live = self.live = LiveRun(folder, self.control, concurrency=runner.concurrency, id=self._id)
                 self._runs.add(live)
                 stack.enter_context(announce(live.id, folder.path))
-                watcher = Watchers(live, stack.enter_context(watching(plan, folder, source)))
+                controller = self._controller(source, folder)
+                forecasts = Forecasts(self._left(plan, folder), controller)
+                await stack.enter_async_context(forecasts.told())
+                watcher = Watchers(live, stack.enter_context(watching(plan, folder, source)), forecasts)
                 doing = run(
                     plan,
                     lineup.players,
-                    self._controller(source, folder),
+                    controller,
                     http,
                     folder,
                     watcher=watcher,
@@ -131,6 +135,11 @@ class Job:
                     notes=self._notes,
                 )
                 return await self._until_over(doing, live, plan)
+
+    def _left(self, plan: Plan, folder: RunFolder) -> dict[str, int]:
+        """Rollouts of each environment that have no line yet."""
+        done = {name: score.rollouts for name, score in folder.scores.items()}
+        return {name: max(0, size - done.get(name, 0)) for name, size in plan.sizes().items()}
 
     def _controller(self, source: SandboxSource, folder: RunFolder) -> RolloutController:
         """Where several runs share one, on this run's account."""

@@ -79,6 +79,10 @@ async def _elsewhere(request: SourceRequest) -> AsyncIterator[SandboxSource]:
     assert settings.controller is not None
     if settings.proxy.model_fields_set:
         raise ConfigError("proxy.* cannot be set with controller=: set it where that one's proxy starts")
+    if settings.pools:
+        raise ConfigError(
+            "pools.* cannot be set with controller=: use `gymbox pool set`, or set it where that one starts"
+        )
     async with judge_of(settings.judge, http) as judge:
         client = ControllerClient(settings.controller, request.places.token, http, judge=judge)
         await check_controller(client, request.environments)
@@ -93,7 +97,9 @@ async def _elsewhere(request: SourceRequest) -> AsyncIterator[SandboxSource]:
 @asynccontextmanager
 async def _in_here(request: SourceRequest) -> AsyncIterator[SandboxSource]:
     settings, environments, http, places = request.settings, request.environments, request.http, request.places
-    limits = ControllerSettings(port=0, max_sandboxes=settings.runner.concurrency)
+    # beside the rollouts' own places there are those of the pools
+    most = settings.runner.concurrency + sum(each.most for each in settings.pools.values())
+    limits = ControllerSettings(port=0, max_sandboxes=most, pools=settings.pools)
     provider = settings.provider
     async with AsyncExitStack() as stack:
         try:

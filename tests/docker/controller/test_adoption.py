@@ -4,75 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
-import sys
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from gymbox.client import ControllerClient
 from gymbox.environment import Catalog
 from gymbox.errors import SandboxEnded
-from gymbox.http import HttpClient
 from gymbox.providers.container import CONTROLLER_LABEL
 from gymbox_sandbox.lifecycle import CreateSandbox
 
 ROOT = Path(__file__).parents[3]
-TOKEN = "gbx_admin_docker-tests-only"
 COUNT = 20
-
-Start = Callable[[], Any]
-
-
-@pytest.fixture
-def state(engine: Any) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="gbx"))
-    folder.chmod(0o711)
-    yield folder
-    id = folder / "main" / "id"
-    if id.exists():
-        for container in engine.containers.list(
-            all=True, ignore_removed=True, filters={"label": f"{CONTROLLER_LABEL}={id.read_text()}"}
-        ):
-            container.remove(force=True)
-    shutil.rmtree(folder)
-
-
-@pytest.fixture
-def controller(state: Path) -> Start:
-    """Starts `gymbox serve controller`: `async with controller() as (process, client)`."""
-
-    @asynccontextmanager
-    async def start() -> AsyncIterator[tuple[asyncio.subprocess.Process, ControllerClient]]:
-        arguments = ["--port", "0", "--proxy-port", "0", "--state", str(state), "--max-starting", "4"]
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", "from gymbox.cli import main; main()"),
-            *("serve", "controller", "provider=docker", *arguments, "--environments", str(ROOT / "environments")),
-            stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "GYMBOX_TOKEN": TOKEN},
-            limit=1 << 20,
-        )
-        assert process.stderr is not None
-        try:
-            async with HttpClient() as http, asyncio.timeout(280):
-                line = ""
-                while "answering on http" not in line:
-                    line = (await process.stderr.readline()).decode()
-                    assert line, "the controller ended"
-                reading = asyncio.create_task(process.stderr.read())  # or it would block on a full pipe
-                url = line.split("answering on ")[1].split('"')[0]
-                yield process, ControllerClient(url, TOKEN, http)
-        finally:
-            if process.returncode is None:
-                process.terminate()
-            await process.wait()
-            await reading
-
-    return start
 
 
 async def test_all_sandboxes_of_a_killed_controller_are_adopted_and_none_is_leaked(controller, engine, state):

@@ -127,5 +127,5 @@ class Flood(ResourcesServer):
         async with session.post("/tools/flood", json={}) as answer:
             assert (await answer.json())["output"] == "1"
     config = engine.containers.get(started.id).attrs["HostConfig"]["LogConfig"]["Config"]
-    assert config == {"max-size": "10m", "max-file": "2"}
+    assert config == {"max-size": "10240k", "max-file": "2"}
     assert "x" * 1000 in await sandboxes.provider.logs(started.id, 5)

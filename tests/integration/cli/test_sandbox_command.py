@@ -33,7 +33,7 @@ class Ran:
 
 
 Command = Callable[..., Awaitable[Ran]]
-GYMBOX = (sys.executable, "-c", "from gymbox.cli import main; main()", "sandbox")
+GYMBOX = (sys.executable, "-c", "from gymbox.cli import main; main()")
 
 
 @pytest.fixture
@@ -45,9 +45,11 @@ async def sandbox_id(client) -> str:
 def gymbox(controller_url, token, sandbox_id) -> Command:
     """Runs `gymbox sandbox …` against the controller of this test, which has a sandbox s1."""
 
-    async def run(name: str, *arguments: str, stdin: bytes | Any = b"", token: str = token) -> Ran:
+    async def run(
+        name: str, *arguments: str, stdin: bytes | Any = b"", token: str = token, group: str = "sandbox"
+    ) -> Ran:
         process = await asyncio.create_subprocess_exec(
-            *(*GYMBOX, name, "--controller", controller_url, *arguments),
+            *(*GYMBOX, group, name, "--controller", controller_url, *arguments),
             stdin=asyncio.subprocess.PIPE if isinstance(stdin, bytes) else stdin,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -164,7 +166,7 @@ async def test_a_shell_is_a_terminal_that_follows_the_size_of_this_one(controlle
     ours, theirs = pty.openpty()
     resize(theirs, 30, 100)
     process = await asyncio.create_subprocess_exec(
-        *(*GYMBOX, "shell", "--controller", controller_url, "s1"),
+        *(*GYMBOX, "sandbox", "shell", "--controller", controller_url, "s1"),
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -240,3 +242,15 @@ def test_the_controller_of_this_machine_is_found(state_folder: Path, monkeypatch
 )
 def test_exit_codes_are_those_of_a_shell(result, code):
     assert exit_code(result) == code
+
+
+async def test_snapshots_are_taken_listed_and_removed_and_sandboxes_forked(gymbox, client):
+    assert (await gymbox("snapshot", "s1", "--name", "kept")).out == "kept\n"
+    assert (await gymbox("fork", "s1", "-n", "2", "--name", "f")).out == "f-0\nf-1\n"
+    assert json.loads((await gymbox("ls", "--json", group="snapshot")).out)[0]["sandbox"] == "s1"
+    assert "not_reset" in (await gymbox("ls", group="snapshot")).out
+    assert (await gymbox("rm", "kept", group="snapshot")).out == "kept\n"
+    again = await gymbox("rm", "kept", group="snapshot")
+    assert again.code == 1 and "no snapshot" in again.err
+    refused = await gymbox("pause", "s1")
+    assert refused.code == 1 and "containers can" in refused.err

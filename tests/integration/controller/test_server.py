@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,57 +13,6 @@ from gymbox.client import ControllerClient
 from gymbox.controller.state import StateDirectory, find_controller
 from gymbox.errors import ConfigError, Unavailable
 from gymbox_sandbox.lifecycle import CreateSandbox
-
-ROOT = Path(__file__).parents[3]
-MAIN = """
-import asyncio, sys
-from pathlib import Path
-from gymbox import logs
-from gymbox.controller.server import serve_controller
-from gymbox.controller.settings import ControllerSettings
-from gymbox.controller.state import StateDirectory
-from gymbox.environment import Catalog
-from gymbox.http import HttpClient
-from gymbox.providers.process import ProcessProvider
-from gymbox.proxy.server import Proxy
-from gymbox.proxy.settings import ProxySettings
-
-async def main(state, environments, token):
-    logs.setup(form="json")
-    async with HttpClient() as http, Proxy(ProxySettings()) as proxy:
-        await serve_controller(
-            ControllerSettings(port=0), ProcessProvider(), Catalog([Path(environments)]),
-            StateDirectory.main(Path(state)), proxy.routes, token, http, proxy_url=proxy.url,
-            started=lambda listener: print(listener.url, flush=True),
-        )
-
-asyncio.run(main(*sys.argv[1:]))
-"""
-
-Start = Callable[[], Any]
-
-
-@pytest.fixture
-def server(state_folder: Path, token: str) -> Start:
-    """Starts a controller's process: `async with server() as (process, url)`."""
-
-    @asynccontextmanager
-    async def start() -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", MAIN, str(state_folder), str(ROOT / "environments"), token),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        assert process.stdout is not None
-        try:
-            async with asyncio.timeout(60):
-                yield process, (await process.stdout.readline()).decode().strip()
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.communicate()
-
-    return start
 
 
 async def test_it_is_found_on_its_machine_while_it_lives(server, state_folder):

@@ -54,6 +54,11 @@ async def test_equal_ones_are_kept_once(tmp_path: Path) -> None:
     assert len([path for path in (tmp_path / "artifacts").rglob("*") if path.is_file()]) == 2
 
 
+async def test_what_is_empty_holds_no_secret_and_is_no_tar(tmp_path: Path) -> None:
+    with TemporaryFile() as file, pytest.raises(RolloutFailure):
+        await ArtifactStore(tmp_path, secrets={"sk-12345678"}).keep(file)
+
+
 async def test_a_secret_gets_on_no_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = ArtifactStore(tmp_path, secrets={"sk-12345678", "short"})
     with tar_of({"a": b"short", "b": b"key=sk-12345678"}) as file:

@@ -85,6 +85,11 @@ def test_a_mistyped_command_is_told_with_the_nearest(capsys: pytest.CaptureFixtu
     assert "there is no command 'rnu'; did you mean 'run'?" in capsys.readouterr().err
 
 
+def test_a_mistyped_command_beside_run_is_told_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert leave("run", "stauts") == 2
+    assert "did you mean `gymbox run status`?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [

@@ -261,3 +261,23 @@ def test_passwords_in_addresses_are_hidden_wherever_they_stand() -> None:
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         settings().controller = "http://elsewhere"
+
+
+def test_pools_are_set_by_environment_and_recorded_where_there_are_some() -> None:
+    found = settings("pools.counter.target=4", "pools.my-env={target: 1, ceiling: 2, decay: 5}")
+
+    assert (found.pools["counter"].target, found.pools["counter"].most) == (4, 16)
+    assert found.record()["pools"]["my-env"] == {"target": 1, "ceiling": 2, "decay": 5.0}
+    assert "pools" not in settings().record()
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("pools.counter.target=-1", "target: Input should be greater than or equal to 0"),
+        ("pools.counter.targte=1", "did you mean 'target'?"),
+        ("pools.counter={target: 2, ceiling: 1}", "the ceiling (1) is below the target (2): raise it"),
+    ],
+)
+def test_a_pool_that_cannot_be_is_refused(override: str, reason: str) -> None:
+    assert reason in refusal(override)

@@ -19,7 +19,7 @@ from gymbox.controller.sandboxes import Sandboxes
 from gymbox.controller.settings import ControllerSettings
 from gymbox.controller.state import StateDirectory
 from gymbox.environment import Environment, Manifest
-from gymbox.errors import NotFound
+from gymbox.errors import ConfigError, NotFound
 from gymbox.http import HttpClient
 from gymbox.providers import Found, OnEnd, OnPhase, Started, StartSpec
 from gymbox_sandbox.lifecycle import CreateSandbox, EndCause, Ended, RouteTable
@@ -64,7 +64,7 @@ class InProcessContainer:
         return web.json_response({"tools": []})
 
     async def _sessions(self, _: web.Request) -> web.Response:
-        return web.json_response({"sessions": sorted(self.sessions)})
+        return web.json_response({"sessions": sorted(self.sessions), "resets": dict.fromkeys(self.sessions, 0.5)})
 
     async def _end_session(self, request: web.Request) -> web.Response:
         if self.refuse_to_end_sessions:
@@ -215,6 +215,11 @@ async def controller(
     """Starts a controller: `async with controller(max_sandboxes=2) as sandboxes`. The state is the same each time."""
     async with HttpClient() as http:
 
+        def named(name: str) -> Environment:
+            if name not in environments:
+                raise ConfigError(f"there is no environment {name!r}")
+            return environments[name]
+
         @asynccontextmanager
         async def start(ephemeral: bool = False, **settings: Any) -> AsyncIterator[Sandboxes]:
             state = StateDirectory.of_run(folder) if ephemeral else StateDirectory.main(folder)
@@ -222,7 +227,7 @@ async def controller(
                 async with Sandboxes(
                     ControllerSettings(**settings),
                     provider,
-                    lambda name: environments[name],
+                    named,
                     state,
                     Routes(table),
                     http,

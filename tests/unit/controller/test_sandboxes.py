@@ -449,10 +449,26 @@ async def test_sandboxes_in_shared_containers_are_adopted_by_their_sessions(cont
 
 
 async def test_an_empty_shared_container_is_not_adopted(controller, provider):
-    async with controller() as sandboxes:
+    async with controller(idle=60) as sandboxes:
         await sandboxes.create(asked("s1", "shared"))
+        await sandboxes.delete("s1")
+        assert provider.containers
     async with controller():
         await until(lambda: not provider.containers)
+
+
+async def test_a_sandbox_on_a_shared_container_is_adopted_with_its_request_before_its_reset_too(controller):
+    async with controller() as sandboxes:
+        first = await sandboxes.create(asked("s1", "shared", labels={"team": "a"}))
+        second = await sandboxes.create(asked("s2", "shared"))
+        assert first.container is second.container
+        await sandboxes.delete("s2")
+    async with controller() as sandboxes:
+        assert (await sandboxes.create(asked("s1", "shared", labels={"team": "a"}))).container.id == first.container.id
+        with pytest.raises(Conflict):
+            await sandboxes.create(asked("s1", "shared"))
+        with pytest.raises(NotFound):
+            sandboxes.get("s2")
 
 
 async def test_a_changed_environment_takes_no_new_sandboxes_into_old_containers(controller, provider, environments):
@@ -578,3 +594,26 @@ async def test_metrics_count_by_environment_status_and_cause(controller):
         assert 'gymbox_start_seconds_count{environment="alone",phase="ready"} 2.0' in text
         assert "gymbox_containers 1.0" in text
         assert "gymbox_start_queue_length 0.0" in text
+
+
+async def test_a_sandbox_of_which_nothing_was_noted_is_found_once_it_was_reset(controller, provider, folder, caplog):
+    async with controller() as sandboxes:
+        first = await sandboxes.create(asked("s1", "shared", labels={"team": "a"}))
+        provider.containers[first.container.id].sessions.add("s1")
+    (folder / "main" / "claims" / "s1").unlink()
+    async with controller() as sandboxes:
+        assert sandboxes.get("s1").container.id == first.container.id
+        assert await sandboxes.create(asked("s1", "shared")) is sandboxes.get("s1")  # what was asked is not known
+        with pytest.raises(Conflict):
+            await sandboxes.create(asked("s1", "alone"))
+
+
+async def test_what_cannot_be_forgotten_is_told_and_holds_nothing_up(controller, provider, folder, caplog):
+    async with controller(idle=60) as sandboxes:
+        await sandboxes.create(asked("s1", "shared"))
+        claim = folder / "main" / "claims" / "s1"
+        claim.unlink()
+        claim.mkdir()
+        await sandboxes.delete("s1")
+        assert "cannot forget" in caplog.text
+        claim.rmdir()

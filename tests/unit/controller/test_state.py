@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from gymbox.controller.containers import sweep_abandoned
 from gymbox.controller.state import APPEARS, StateDirectory, find_controller
+from gymbox.controller.sweep import sweep_abandoned
 from gymbox.controller.tokens import Tokens
 from gymbox.embedded import EmbeddedController
 from gymbox.environment import Catalog

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,17 @@ from gymbox.environment import Environment, Manifest
 from gymbox.errors import ConfigError
 from gymbox.providers import StartSpec
 from gymbox.providers.container import (
+    CONTROLLER_LABEL,
     SECCOMP,
+    SERVICE_LABEL,
+    SERVICES_LABEL,
     container_config,
     network_config,
     server_command,
     server_user,
 )
+from gymbox.providers.images import ServiceImage
+from gymbox.providers.service_container import doomed, service_config
 from gymbox_sandbox.options import User
 
 FORBIDDEN_SYSCALLS = """
@@ -66,6 +72,24 @@ def test_cis_5_4_it_is_not_privileged() -> None:
 def test_cis_5_5_only_the_sandboxs_own_directory_is_mounted() -> None:
     assert host()["Binds"] == ["/run/gymbox/box-1:/run/gymbox:rw"]
     assert "Mounts" not in host() and "VolumesFrom" not in host() and "Volumes" not in config()
+
+
+def test_a_workspace_on_disk_is_a_nameless_volume_on_its_device_and_no_tmpfs() -> None:
+    disk = replace(spec(limits={"workspace": "disk"}), disk="/dev/loop9")
+    asked = container_config(disk, "image:tag", "controller-1", ["serve"])["HostConfig"]
+    (volume,) = asked["Mounts"]
+    assert volume["Target"] == "/workspace" and volume["Type"] == "volume" and "Source" not in volume
+    options = {"type": "ext4", "device": "/dev/loop9", "o": "nosuid,nodev"}
+    assert volume["VolumeOptions"] == {"NoCopy": True, "DriverConfig": {"Name": "local", "Options": options}}
+    assert set(asked["Tmpfs"]) == {"/tmp", "/home/agent"}
+
+
+def test_files_and_logs_are_limited_as_the_manifest_says() -> None:
+    asked = host(limits={"inodes": 500, "log_mb": 3})
+    assert all("nr_inodes=500," in options for options in asked["Tmpfs"].values())
+    assert asked["LogConfig"]["Config"] == {"max-size": "1536k", "max-file": "2"}
+    with pytest.raises(ValueError, match="workspace_mb: 8"):
+        spec(limits={"workspace": "disk", "workspace_mb": 7})
 
 
 def test_cis_5_7_nothing_is_published() -> None:
@@ -120,7 +144,7 @@ def test_cis_5_31_the_engines_socket_is_never_mounted() -> None:
 
 
 def test_logs_are_limited_and_an_init_reaps() -> None:
-    assert host()["LogConfig"]["Config"] == {"max-size": "10m", "max-file": "2"}
+    assert host()["LogConfig"]["Config"] == {"max-size": "10240k", "max-file": "2"}
     assert host()["Init"] is True
 
 
@@ -189,3 +213,71 @@ def test_the_seccomp_profile_has_no_second_architecture_to_slip_through() -> Non
 
 def test_shared_memory_goes_with_the_processes_that_made_it() -> None:
     assert host()["Sysctls"] == {"kernel.shm_rmid_forced": "1"}
+
+
+# Services, and ways out.
+
+SERVICES = {"db": {"image": "db:1", "tmpfs": ["/data"]}}
+IMAGE = ServiceImage("db:1", {"/data": (5, 6), "/var/lib/db": None})
+
+
+def service(**changes: Any) -> dict[str, Any]:
+    services = {"db": {**SERVICES["db"], **changes}}
+    return service_config(spec(services=services), "db", IMAGE, "controller-1")
+
+
+def test_a_service_is_held_against_the_same_list() -> None:
+    made = service()
+    found = made["HostConfig"]
+    assert found["Privileged"] is False and found["CapDrop"] == ["ALL"] and found["ReadonlyRootfs"] is True
+    assert set(found["CapAdd"]) <= {"CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"}
+    assert service(user="db")["HostConfig"]["CapAdd"] == []
+    assert found["SecurityOpt"] == ["no-new-privileges:true", f"seccomp={SECCOMP}"]
+    assert not {"Binds", "Mounts", "PortBindings", "PidMode", "UTSMode", "UsernsMode", "Devices"} & found.keys()
+    assert found["Memory"] == found["MemorySwap"] and found["PidsLimit"] and found["CpuQuota"]
+    assert found["RestartPolicy"] == {"Name": "no"} and found["LogConfig"]["Config"]["max-size"]
+    assert made["Labels"][SERVICE_LABEL] == "box-1" and made["Labels"][CONTROLLER_LABEL] == "controller-1"
+
+
+def test_a_services_writable_folders_are_in_memory_and_their_images_owners() -> None:
+    found = service()["HostConfig"]["Tmpfs"]
+    assert set(found) == {"/tmp", "/run", "/data", "/var/lib/db"}
+    assert found["/data"].endswith(",uid=5,gid=6") and "uid=" not in found["/var/lib/db"]
+    assert all("nosuid,nodev" in options and "size=256m" in options for options in found.values())
+
+
+def test_a_sandbox_shares_one_network_that_leads_nowhere_with_its_services() -> None:
+    own = spec(services=SERVICES)
+    network = network_config(own, "controller-1")
+    assert host(services=SERVICES)["NetworkMode"] == service()["HostConfig"]["NetworkMode"] == network["name"]
+    assert network["internal"] is True and network["options"]["com.docker.network.bridge.inhibit_ipv4"] == "true"
+    assert network["options"]["com.docker.network.bridge.enable_icc"] == "true"
+    assert config(services=SERVICES)["Labels"][SERVICES_LABEL] == "db"
+
+
+@pytest.mark.parametrize("network", ["models", "open", {"allow": ["example.org"]}])
+def test_a_way_out_is_no_network(network: Any) -> None:
+    assert host(network=network)["NetworkMode"] == "none"
+    assert host(network=network)["Binds"][1:] == ["/run/gymbox/box-1/resolv.conf:/etc/resolv.conf:ro"]
+    command = server_command(spec(network=network).environment, User(1, 1))
+    assert command[command.index("--network") + 1] == ("models" if network == "models" else "hosts")
+
+
+def test_what_must_go_when_a_controller_begins_is_told_by_labels() -> None:
+    def row(name: str, state: str = "running", **labels: str) -> dict[str, Any]:
+        return {"Names": [f"/{name}"], "State": state, "Labels": labels}
+
+    rows = [
+        row("whole", **{SERVICES_LABEL: "db"}),
+        row("whole.db", **{SERVICE_LABEL: "whole"}),
+        row("lacking", **{SERVICES_LABEL: "db,web"}),
+        row("lacking.db", **{SERVICE_LABEL: "lacking"}),
+        row("lacking.web", "exited", **{SERVICE_LABEL: "lacking"}),
+        row("ended", "exited"),
+        row("ended.db", **{SERVICE_LABEL: "ended"}),
+        row("gone.db", **{SERVICE_LABEL: "gone"}),
+        row("plain", "paused"),
+        row("begun", "created"),
+    ]
+    gone = {each["Names"][0].removeprefix("/") for each in doomed(rows)}
+    assert gone == {"lacking", "lacking.db", "lacking.web", "ended", "ended.db", "gone.db", "begun"}

@@ -18,6 +18,7 @@ from gymbox_sandbox.options import Options
 from gymbox_sandbox.problems import Invalid, Unavailable
 from gymbox_sandbox.sessions import verdict_of
 from gymbox_sandbox.wire import SESSION_HEADER, ExecRequest, ExecResult
+from pydantic import ValidationError
 from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -423,10 +424,12 @@ def test_sessions_have_an_instance_each() -> None:
         sandbox.reset("a", initial_count=1)
         sandbox.reset("b", initial_count=2)
         sandbox.post("/tools/increment", {"by": 10}, "a")
-        assert sandbox.client.get("/sessions").json() == {"sessions": ["a", "b"]}
-        own = sandbox.client.get("/sessions", headers={SESSION_HEADER: "a"})
-        assert own.json() == {"sessions": ["a"]}  # who comes through the proxy learns of no other task
-        assert sandbox.client.get("/sessions", headers={SESSION_HEADER: "c"}).json() == {"sessions": []}
+        told = sandbox.client.get("/sessions").json()
+        assert told["sessions"] == ["a", "b"] and 0 <= told["resets"]["b"] <= told["resets"]["a"] < 60
+        own = sandbox.client.get("/sessions", headers={SESSION_HEADER: "a"}).json()
+        assert (own["sessions"], [*own["resets"]]) == (["a"], ["a"])  # who comes by the proxy learns of no other task
+        other = sandbox.client.get("/sessions", headers={SESSION_HEADER: "c"})
+        assert other.json() == {"sessions": [], "resets": {}}
         assert sandbox.verify("a", expected=11).json()["reward"] == 1.0
         assert sandbox.verify("b", expected=2).json()["reward"] == 1.0
 
@@ -438,7 +441,7 @@ def test_one_session_too_many_is_turned_away_until_another_ends() -> None:
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
         assert sandbox.client.delete("/session", headers={SESSION_HEADER: "a"}).status_code == 204
         assert sandbox.reset("b").status_code == 200
-        assert sandbox.client.get("/sessions").json() == {"sessions": ["b"]}
+        assert sandbox.client.get("/sessions").json()["sessions"] == ["b"]
 
 
 def test_a_body_that_would_fill_the_memory_is_not_read(sandbox: Sandbox) -> None:
@@ -583,7 +586,14 @@ def test_whatever_is_a_number_is_a_reward() -> None:
     assert [verdict_of(found).reward for found in (True, 1, 0.25, Half())] == [1.0, 1.0, 0.25, 0.5]
 
 
-@pytest.mark.parametrize("found", [None, "1", [1], float("inf"), 10**400, Broken()])
+def test_no_part_of_a_verdict_is_so_large_that_nobody_can_count_with_it() -> None:
+    for part in ({"metrics": {"a": 1e101}}, {"reward_components": {"a": -1e308}}, {"metrics": {"a": float("nan")}}):
+        with pytest.raises(ValidationError):
+            Verdict.model_validate({"reward": 1, **part})
+    assert Verdict(reward=-1e100).reward == -1e100
+
+
+@pytest.mark.parametrize("found", [None, "1", [1], float("inf"), 10**400, 1e101, -1e308, Broken()])
 def test_whatever_is_no_finite_number_is_none(found: Any) -> None:
     with pytest.raises(Exception, match="no finite number") as caught:
         verdict_of(found)

@@ -1,0 +1,344 @@
+"""Snapshots: what sandboxes were at one moment, kept on disk for others to begin with.
+
+Each is a tar and a record beside it, in a folder of the controller's state; the record comes last, so what has none is
+what a crash left. The image is no part of it: a sandbox's root cannot be written to, and its image is found again by
+the environment's content.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gymbox_sandbox.lifecycle import SnapshotSandbox, SnapshotView
+from gymbox_sandbox.saved import Instance, LoadRequest, Saved, SaveRequest
+from pydantic import BaseModel, ValidationError
+
+from gymbox.controller.container import Container
+from gymbox.environment import Environment
+from gymbox.errors import AtCapacity, Conflict, Invalid, NotFound, Unavailable
+from gymbox.http import HttpClient
+from gymbox.providers import Started
+
+log = logging.getLogger(__name__)
+
+MEGABYTE = 1 << 20
+TRANSFER = 1800.0
+"""Seconds that a sandbox's files may take to be saved, or to be put in place."""
+LOOK = 600.0
+"""Seconds between looks for what is too old."""
+
+
+class Record(SnapshotView):
+    """A snapshot as it is remembered."""
+
+    instance: Instance | None = None
+    passing: bool = False
+    """Made for one fork only, and gone with it."""
+
+
+class Snapshots:
+    """All snapshots of a controller.
+
+    Args:
+        folder: where they are; made when the first is.
+        directory_of: where a container's sockets are.
+        in_use: ids of the snapshots that living sandboxes began with, each with those sandboxes' ids.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        http: HttpClient,
+        directory_of: Callable[[str], Path],
+        in_use: Callable[[], dict[str, list[str]]],
+        *,
+        megabytes: int,
+        age: float,
+    ) -> None:
+        self._folder = folder
+        self._http = http
+        self._directory_of = directory_of
+        self._in_use = in_use
+        self._most = megabytes * MEGABYTE
+        self._age = age
+        self._records: dict[str, Record] = {}
+        self._saving: set[str] = set()
+        self._loading: dict[str, int] = {}
+        self._collector: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Find what is there, and remove what a crash left half done; from now on what is too old goes."""
+        for path in sorted(self._folder.glob("*.json")) if self._folder.is_dir() else ():
+            try:
+                record = Record.model_validate_json(path.read_bytes())
+            except (OSError, ValidationError) as error:
+                log.warning("snapshot %s is left out, since its record cannot be read: %s", path.stem, error)
+                continue
+            self._records[record.id] = record
+        for path in list(self._folder.glob("*.tar")) if self._folder.is_dir() else ():
+            if path.with_suffix(".json").exists():
+                continue
+            path.unlink(missing_ok=True)
+        for record in [record for record in self._records.values() if record.passing]:
+            self._remove(record.id)
+        self._collector = asyncio.create_task(self._collect_forever(), name="snapshots")
+
+    async def close(self) -> None:
+        """Look no more; they stay. Safe to call twice, and without `open`."""
+        if self._collector is not None:
+            self._collector.cancel()
+            await asyncio.wait({self._collector})
+
+    # --- what there is
+
+    def all(self) -> list[SnapshotView]:
+        """All of them, oldest first."""
+        records = sorted(self._records.values(), key=lambda record: record.created_at)
+        return [self.view(record.id) for record in records]
+
+    def view(self, id: str) -> SnapshotView:
+        """
+        Raises:
+            NotFound: there is none of that id.
+        """
+        shown = self._record(id).model_dump(include=set(SnapshotView.model_fields))
+        return SnapshotView.model_validate({**shown, "used_by": self._in_use().get(id, [])})
+
+    def check(self, id: str | None, environment: Environment) -> None:
+        """
+        Raises:
+            NotFound: there is no such snapshot.
+            Invalid: it is another environment's, or the environment's tasks share sandboxes.
+            Conflict: it is of another version of the environment.
+        """
+        if id is None:
+            return
+        record = self._record(id)
+        if record.environment != environment.name:
+            raise Invalid(f"snapshot {record.id} is one of {record.environment}, not of {environment.name}")
+        if environment.manifest.sessions > 1:
+            raise Invalid(f"tasks of {environment.name} share sandboxes, which cannot begin with a snapshot")
+        if record.digest != environment.digest:
+            raise Conflict(f"{environment.name} has changed since snapshot {record.id}: take it anew")
+
+    def delete(self, id: str) -> None:
+        """
+        Raises:
+            NotFound: there is none of that id.
+            Conflict: a sandbox is beginning with it right now.
+        """
+        self._record(id)
+        if self._loading.get(id):
+            raise Conflict(f"a sandbox is beginning with snapshot {id} right now; try again when it is ready")
+        self._remove(id)
+
+    def _record(self, id: str) -> Record:
+        if id not in self._records:
+            raise NotFound(f"there is no snapshot {id!r}")
+        return self._records[id]
+
+    # --- save and load
+
+    async def save(
+        self, sandbox: str, container: Container, provider: str, request: SnapshotSandbox, *, passing: bool = False
+    ) -> SnapshotView:
+        """Take a snapshot of a running sandbox that has its container for itself.
+
+        Raises:
+            Conflict: the id is another's, or the sandbox cannot be saved now.
+            AtCapacity: there is no room for it.
+            Unavailable: it cannot be written.
+            Problem: the sandbox does not answer, or the author's `snapshot` failed.
+        """
+        id = request.id or f"{sandbox[:80]}.{secrets.token_hex(4)}"
+        if id in self._records and self._records[id].sandbox == sandbox:
+            return self.view(id)
+        if id in self._records or id in self._saving:
+            raise Conflict(f"there is a snapshot {id} already, or it is being taken")
+        self._saving.add(id)
+        try:
+            saved, size = await self._written(id, container, request)
+            assert container.started is not None
+            now = time.time()
+            self._keep(
+                Record(
+                    id=id,
+                    environment=container.environment.name,
+                    digest=container.environment.digest,
+                    provider=provider,
+                    image=container.started.image,
+                    sandbox=sandbox,
+                    created_at=now,
+                    used_at=now,
+                    size=size,
+                    files=saved.files,
+                    left_out=saved.left_out,
+                    state="not_reset" if not saved.was_reset else "saved" if saved.instance else "left_out",
+                    labels=request.labels,
+                    instance=saved.instance,
+                    passing=passing,
+                )
+            )
+        except OSError as error:
+            self._remove(id)
+            raise Unavailable(f"snapshot {id} cannot be written: {error}") from error
+        except BaseException:
+            self._remove(id)
+            raise
+        finally:
+            self._saving.discard(id)
+        self.collect(spare=id)
+        if self._total() > self._most:
+            self._remove(id)
+            raise AtCapacity(
+                f"snapshots may take {self._most // MEGABYTE} MB (snapshot_mb), and living sandboxes began with those "
+                "that are there: delete some, or end those sandboxes"
+            )
+        log.info("snapshot %s of sandbox %s: %d files, %d bytes", id, sandbox, saved.files, size)
+        return self.view(id)
+
+    async def _written(self, id: str, container: Container, request: SnapshotSandbox) -> tuple[Saved, int]:
+        """Have the sandbox write its files into a file of ours; what it says of them, and the file's size."""
+        directory, name = self._directory_of(container.id), f"save-{secrets.token_hex(8)}"
+        owner = directory.stat()
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        target = self._tar(id)
+        with _below(directory, name) as path:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            if os.geteuid() == 0:
+                os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+            ask = SaveRequest(file=name, bytes=self._most, files_only=request.files_only)
+            saved = Saved.model_validate(await self._ask(container, container.started, "save", ask))
+            os.rename(path, target)
+        status = target.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+            raise Invalid(f"what {container.id} left is no snapshot")  # its server has put something else there
+        if os.geteuid() == 0:
+            os.chown(target, 0, 0)
+        # sandboxes get it under another name, where their servers, which are other users, read and never write it
+        target.chmod(0o444)
+        return saved, status.st_blocks * 512
+
+    async def load(self, container: Container, started: Started) -> None:
+        """Put in place what a container begins with, before anyone uses it.
+
+        Raises:
+            NotFound: the snapshot is gone.
+            Unavailable: it cannot be lent.
+            Problem: it does not fit in there, or the author's `restore` failed.
+        """
+        assert container.snapshot is not None
+        record = self._record(container.snapshot)
+        self._loading[record.id] = self._loading.get(record.id, 0) + 1
+        try:
+            name = f"load-{secrets.token_hex(8)}"
+            with _below(self._directory_of(container.id), name) as path:
+                try:
+                    await asyncio.to_thread(_lend, self._tar(record.id), path)
+                except OSError as error:
+                    raise Unavailable(f"snapshot {record.id} cannot be lent: {error}") from error
+                ask = LoadRequest(id=record.id, file=name, instance=record.instance)
+                await self._ask(container, started, "load", ask)
+        finally:
+            self._loading[record.id] -= 1
+            if not self._loading[record.id]:
+                del self._loading[record.id]
+        if record.id in self._records:
+            self._keep(record.model_copy(update={"used_at": time.time()}))
+
+    async def _ask(self, container: Container, started: Started | None, what: str, request: BaseModel) -> object:
+        assert started is not None
+        base = f"http://{started.address or 'sandbox'}"
+        return await self._http.json(
+            "POST",
+            f"{base}/snapshot/{what}",
+            data=request.model_dump_json().encode(),
+            headers={"Content-Type": "application/json"},
+            timeout=TRANSFER,
+            retry=False,
+            socket=started.socket,
+        )
+
+    # --- keep and collect
+
+    def collect(self, spare: str = "") -> None:
+        """Remove what is too old, and while they are too large together the longest unused; never `spare`, nor one
+        that a living sandbox began with."""
+        in_use, now = self._in_use(), time.time()
+        for record in sorted(self._records.values(), key=lambda record: record.used_at):
+            if record.id == spare or record.id in in_use or record.id in self._loading:
+                continue
+            if record.used_at + self._age < now:
+                log.info("snapshot %s was not used for %g s and is removed", record.id, self._age)
+            elif self._total() > self._most:
+                log.warning("snapshot %s, the longest unused, is removed: all may take snapshot_mb", record.id)
+            else:
+                continue
+            self._remove(record.id)
+
+    async def _collect_forever(self) -> None:
+        while True:
+            self.collect()
+            await asyncio.sleep(min(LOOK, self._age))
+
+    def _total(self) -> int:
+        return sum(record.size for record in self._records.values())
+
+    def _keep(self, record: Record) -> None:
+        path = self._tar(record.id).with_name(f"{record.id}.json")
+        temporary = path.with_name(f"{record.id}.new")
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+            file.write(record.model_dump_json())
+        temporary.replace(path)
+        self._records[record.id] = record
+
+    def _remove(self, id: str) -> None:
+        self._records.pop(id, None)
+        for ending in ("json", "new", "tar"):  # the record first: a tar without one is swept
+            try:
+                (self._folder / f"{id}.{ending}").unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("%s of snapshot %s cannot be removed: %s", ending, id, error)
+
+    def _tar(self, id: str) -> Path:
+        return self._folder / f"{id}.tar"
+
+
+@contextmanager
+def _below(directory: Path, name: str) -> Iterator[str]:
+    """A path to `name` in a directory that its sandbox may rename or replace meanwhile; nothing is left there.
+
+    Raises:
+        Unavailable: there is no such directory: the sandbox is no more.
+    """
+    try:
+        descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise Unavailable(f"the sandbox's directory cannot be opened: {error.strerror}") from error
+    path = f"/proc/self/fd/{descriptor}/{name}"
+    try:
+        yield path
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        os.close(descriptor)
+
+
+def _lend(tar: Path, path: str) -> None:
+    """Give a sandbox a snapshot to read: the file itself where that is root's, else a copy, since its server is then
+    of our own user and could write to it."""
+    if os.geteuid() == 0:
+        os.link(tar, path)
+    else:
+        shutil.copyfile(tar, path)
+        os.chmod(path, 0o400)

@@ -1,0 +1,142 @@
+"""The egress process: `python -m gymbox.egress`, with a SEQPACKET socket as its standard input.
+
+    provider → here   {"open": ID, "way": Way, "models": ModelsAt | null}, with a listening unix socket
+                      {"lead": ID, "models": ModelsAt}
+                      {"close": ID}
+    here → provider   {"sandbox": ID, "let_through": N, "refused": N, "news": [{kind, target, why}]}
+
+It ends with the other end of that socket. Started as root, it becomes nobody: it needs no file and no right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from gymbox_sandbox import prctl
+
+from gymbox.egress.ledger import Ledger
+from gymbox.egress.places import Places
+from gymbox.egress.ways import ModelsAt, Ways
+from gymbox.lifetime import raise_file_limit
+from gymbox.network import Way
+
+NOBODY = 65_534
+LONGEST_ORDER = 128 * 1024
+TELL_EVERY = 0.1
+"""Seconds between two reports on one sandbox."""
+BACKLOG = 256
+
+
+class Egress:
+    """All sandboxes of one provider."""
+
+    def __init__(self, control: socket.socket, places: Places) -> None:
+        control.setblocking(False)
+        self._control = control
+        self._places = places
+        self._sandboxes: dict[str, tuple[asyncio.Server, Ways, Ledger]] = {}
+        self._due: dict[str, asyncio.TimerHandle] = {}
+
+    async def run(self) -> None:
+        """Take orders until the provider hangs up."""
+        loop = asyncio.get_running_loop()
+        orders: asyncio.Queue[tuple[bytes, list[int]]] = asyncio.Queue()
+        loop.add_reader(self._control, self._receive, orders)
+        try:
+            while (order := await orders.get())[0]:
+                await self._do(json.loads(order[0]), order[1])
+        finally:
+            loop.remove_reader(self._control)
+            for id in list(self._sandboxes):
+                await self._close(id)
+
+    def _receive(self, orders: asyncio.Queue[tuple[bytes, list[int]]]) -> None:
+        try:
+            data, fds, _, _ = socket.recv_fds(self._control, LONGEST_ORDER, 1, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, fds = b"", []
+        if not data:
+            asyncio.get_running_loop().remove_reader(self._control)
+        orders.put_nowait((data, fds))
+
+    async def _do(self, order: dict[str, Any], fds: list[int]) -> None:
+        if "close" in order:
+            await self._close(order["close"])
+            return
+        if "lead" in order:
+            if order["lead"] in self._sandboxes:
+                self._sandboxes[order["lead"]][1].lead_models(ModelsAt.model_validate(order["models"]))
+            return
+        id, models = order["open"], order["models"]
+        await self._close(id)
+        ledger = Ledger(changed=self._later(id))
+        ways = Ways(Way.model_validate(order["way"]), models and ModelsAt.model_validate(models), ledger, self._places)
+        listener = socket.socket(fileno=fds[0])
+        server = await asyncio.start_unix_server(ways.serve, sock=listener, backlog=BACKLOG)
+        self._sandboxes[id] = server, ways, ledger
+
+    async def _close(self, id: str) -> None:
+        if id in self._sandboxes:
+            server, ways, _ = self._sandboxes[id]
+            server.close()
+            await ways.close()
+            self._tell(id)  # what has not been told yet
+            del self._sandboxes[id]
+
+    def _later(self, id: str) -> Callable[[], None]:
+        def changed() -> None:
+            if id not in self._due:
+                self._due[id] = asyncio.get_running_loop().call_later(TELL_EVERY, self._tell, id)
+
+        return changed
+
+    def _tell(self, id: str) -> None:
+        due = self._due.pop(id, None)
+        if due is None or id not in self._sandboxes:
+            return
+        due.cancel()
+        ledger = self._sandboxes[id][2]
+        report = ledger.report()
+        try:
+            self._control.send(json.dumps({"sandbox": id, **report}).encode())
+        except BlockingIOError:  # the provider is busy: again in a moment
+            ledger.news[:0] = report["news"]
+            self._later(id)()
+        except OSError:
+            pass  # it is gone, and we shall be
+
+
+def drop_rights() -> None:
+    """Become nobody, where this is root's process."""
+    prctl.forbid_new_privileges()
+    if os.getuid() != 0:
+        return
+    try:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    except PermissionError as error:  # a container's root that may not: it has few rights anyway
+        print(f"the egress process stays root's: {error}", file=sys.stderr, flush=True)
+
+
+def main(places: Places | None = None) -> None:
+    """Serve until the provider is gone."""
+    control = socket.socket(fileno=os.dup(0))
+    raise_file_limit()
+    # what a resolver loads when it is first asked has to be loaded while we may read it
+    socket.getaddrinfo("localhost", 80)
+    "xn--nxasmq6b".encode("idna")
+    drop_rights()
+    asyncio.run(Egress(control, places or Places()).run())
+
+
+if __name__ == "__main__":
+    main()

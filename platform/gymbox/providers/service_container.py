@@ -1,0 +1,105 @@
+"""Service container: what the engine is asked to create for a service. Pure, as `container` is, and as strict as a
+database can bear."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gymbox.providers import StartSpec
+from gymbox.providers.container import (
+    CONTROLLER_LABEL,
+    CPU_PERIOD,
+    DIRECTORY_LABEL,
+    ENVIRONMENT_LABEL,
+    INODES_PER_MB,
+    MEGABYTE,
+    SECCOMP,
+    SERVICE_LABEL,
+    SERVICES_LABEL,
+    network_of,
+)
+from gymbox.providers.images import ServiceImage
+
+CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
+"""What an image's entry point needs that starts as root, makes its folders its user's, and becomes that user."""
+
+
+def service_name(id: str, service: str) -> str:
+    """The name of a service's container."""
+    return f"{id}.{service}"
+
+
+def service_config(spec: StartSpec, name: str, image: ServiceImage, controller_id: str) -> dict[str, Any]:
+    """The body of the Engine API's `POST /containers/create`."""
+    service = spec.environment.manifest.services[name]
+    limits, network = service.limits, network_of(spec.id)
+    memory = limits.memory_mb * MEGABYTE
+    writable = {"/tmp": None, "/run": None, **image.writable}
+    return {
+        "Image": image.tag,
+        "Cmd": service.command or None,
+        "User": service.user or "",
+        "Hostname": name,
+        "Env": [f"{variable}={value}" for variable, value in service.env.items()],
+        "Labels": {
+            CONTROLLER_LABEL: controller_id,
+            ENVIRONMENT_LABEL: spec.environment.name,
+            SERVICE_LABEL: spec.id,
+            DIRECTORY_LABEL: str(spec.directory),  # the sandbox's, for when only the service is left of it
+        },
+        "StopTimeout": 1,
+        # it is asked while it starts, and its end is heard; asking for ever costs a process each time
+        "Healthcheck": {"Test": ["NONE"]},
+        "HostConfig": {
+            "Init": True,
+            "Privileged": False,
+            "CapDrop": ["ALL"],
+            # one that never is root needs none
+            "CapAdd": [] if service.user not in (None, "0", "root") else list(CAPABILITIES),
+            "SecurityOpt": ["no-new-privileges:true", f"seccomp={SECCOMP}"],
+            "ReadonlyRootfs": True,
+            "Tmpfs": {folder: _tmpfs(limits.tmpfs_mb, owner) for folder, owner in writable.items()},
+            "ShmSize": 64 * MEGABYTE,
+            "NetworkMode": network,
+            "Dns": ["127.0.0.1"],  # as for a sandbox: a resolver that answers nobody
+            "IpcMode": "private",
+            "CgroupnsMode": "private",
+            "Memory": memory,
+            "MemorySwap": memory,
+            "CpuPeriod": CPU_PERIOD,
+            "CpuQuota": int(limits.cpus * CPU_PERIOD),
+            "PidsLimit": limits.pids,
+            "Ulimits": [
+                {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
+                {"Name": "core", "Soft": 0, "Hard": 0},
+            ],
+            "LogConfig": {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}},
+            "RestartPolicy": {"Name": "no"},
+        },
+        "NetworkingConfig": {"EndpointsConfig": {network: {"Aliases": [name]}}},
+    }
+
+
+def _tmpfs(megabytes: int, owner: tuple[int, int] | None) -> str:
+    # the mode counts for folders that the image has not; others keep theirs
+    whose = "" if owner is None else f",uid={owner[0]},gid={owner[1]}"
+    return f"rw,exec,nosuid,nodev,mode=1777,size={megabytes}m,nr_inodes={megabytes * INODES_PER_MB}{whose}"
+
+
+def doomed(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of a controller's containers, as the engine lists them, those that must go when a controller begins: what does
+    not run, services whose sandbox does not, and sandboxes that lack a service, with their other services."""
+    rows = list(rows)
+    running = {row["Names"][0].removeprefix("/") for row in rows if row["State"] in ("running", "paused")}
+
+    def is_whole(name: str, labels: dict[str, str]) -> bool:
+        services = filter(None, labels.get(SERVICES_LABEL, "").split(","))
+        return {name, *(service_name(name, service) for service in services)} <= running
+
+    whole = {
+        name
+        for row in rows
+        if SERVICE_LABEL not in row["Labels"] and is_whole(name := row["Names"][0].removeprefix("/"), row["Labels"])
+    }
+    return [row for row in rows if row["Labels"].get(SERVICE_LABEL, row["Names"][0].removeprefix("/")) not in whole]

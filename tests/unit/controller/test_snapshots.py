@@ -1,0 +1,293 @@
+"""What a controller makes of snapshots and pauses after a crash, and of sandboxes that end meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+from gymbox.errors import Conflict, Invalid, NotFound, SandboxEnded, SandboxPaused, StartFailed, Unavailable
+from gymbox_sandbox.lifecycle import EndCause, ForkSandbox, SnapshotSandbox
+
+from .conftest import InProcessContainer, InProcessProvider, asked
+
+
+class Saves(InProcessContainer):
+    """A server that writes and reads snapshots of one line."""
+
+    loads = True
+
+    def __init__(self, spec: Any) -> None:
+        super().__init__(spec)
+        self.snapshot = ""
+        self.entered, self.may_go_on = asyncio.Event(), asyncio.Event()
+        self.may_go_on.set()
+        self.leaves: Any = lambda path: path.write_text("saved")
+        routes = self._runner.app.router
+        routes.add_post("/snapshot/save", self._save)
+        routes.add_post("/snapshot/load", self._load)
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.json_response({"status": "ok", "snapshot": self.snapshot})
+
+    async def _save(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.entered.set()
+        await self.may_go_on.wait()
+        self.leaves(self.spec.directory / body["file"])
+        return web.json_response({"files": 1, "left_out": 0, "was_reset": False, "instance": None})
+
+    async def _load(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.entered.set()
+        await self.may_go_on.wait()
+        assert (self.spec.directory / body["file"]).read_text() == "saved"
+        if not self.loads:
+            return web.json_response({"kind": "conflict", "detail": "no room", "status": 409}, status=409)
+        self.snapshot = body["id"]
+        return web.json_response({})
+
+
+class Pausing(InProcessProvider):
+    """A provider that can pause, and be told to fail at it."""
+
+    paused: set[str]
+    pause_error: Exception | None = None
+
+    async def pause(self, id: str) -> None:
+        if self.pause_error is not None:
+            raise self.pause_error
+        self.__dict__.setdefault("paused", set()).add(id)
+
+    async def unpause(self, id: str) -> None:
+        self.__dict__.setdefault("paused", set()).discard(id)
+
+    async def list(self) -> Any:
+        from dataclasses import replace
+
+        held = self.__dict__.get("paused", set())
+        return [replace(found, paused=found.id in held) for found in await super().list()]
+
+
+@pytest.fixture(autouse=True)
+def servers_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.unit.controller.conftest.InProcessContainer", Saves)
+
+
+@pytest.fixture
+def provider() -> Pausing:
+    return Pausing()
+
+
+def container_of(sandboxes: Any, provider: Any, id: str) -> Saves:
+    found = provider.containers[sandboxes.get(id).container.id]
+    assert isinstance(found, Saves)
+    return found
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():  # noqa: ASYNC110  of many parts, none of which has an event for it
+        await asyncio.sleep(0)
+
+
+async def test_a_container_that_is_not_yet_restored_is_not_adopted(controller: Any, provider: Any) -> None:
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("first"))
+        await sandboxes.copies.snapshot("first", SnapshotSandbox(id="s"))
+        for id in ("whole", "half"):
+            await sandboxes.create(asked(id, snapshot="s"))
+        half = container_of(sandboxes, provider, "half")
+    half.snapshot = ""  # as if the controller had died before it was loaded
+    async with controller() as sandboxes:
+        assert {each.id for each in sandboxes.all()} == {"first", "whole"}
+        assert half.spec.id in provider.stops
+        assert sandboxes.snapshots.view("s").used_by == ["whole"]
+
+
+async def test_what_is_paused_is_adopted_paused_without_being_asked(controller: Any, provider: Any) -> None:
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("first"))
+        await sandboxes.copies.pause("first")
+        container_of(sandboxes, provider, "first").healthz_delay = 1000
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("first"))  # which is there
+        assert sandboxes.status(sandboxes.get("first")) == "paused"
+        with pytest.raises(SandboxPaused):
+            await sandboxes.copies.fork("first", ForkSandbox())
+        await sandboxes.copies.unpause("first")
+        assert sandboxes.status(sandboxes.get("first")) == "ready"
+
+
+async def test_a_pause_that_fails_leaves_the_sandbox_as_it_was(controller: Any, provider: Any, table: Any) -> None:
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("first"))
+        provider.pause_error = NotFound("it does not run")
+        with pytest.raises(NotFound):
+            await sandboxes.copies.pause("first")
+        assert not table["first"].paused and sandboxes.status(sandboxes.get("first")) == "ready"
+
+
+async def test_a_snapshot_in_use_right_now_cannot_be_deleted(controller: Any, provider: Any) -> None:
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("first"))
+        await sandboxes.copies.snapshot("first", SnapshotSandbox(id="s"))
+        provider.may_start.clear()
+        begun = asyncio.create_task(sandboxes.create(asked("second", snapshot="s")))
+        await until(lambda: "second" in sandboxes)
+        provider.may_start.set()
+        await until(lambda: any(each.spec.id.endswith("second") for each in provider.containers.values()))
+        second = container_of(sandboxes, provider, "second")
+        second.may_go_on.clear()
+        await second.entered.wait()
+        with pytest.raises(Conflict, match="right now"):
+            sandboxes.snapshots.delete("s")
+        second.may_go_on.set()
+        await begun
+        sandboxes.snapshots.delete("s")
+
+
+async def test_a_snapshot_that_cannot_be_put_in_place_ends_the_start(
+    controller: Any, provider: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("first"))
+        await sandboxes.copies.snapshot("first", SnapshotSandbox(id="s"))
+        monkeypatch.setattr(Saves, "loads", False)
+        with pytest.raises(StartFailed, match="cannot begin with snapshot s: no room"):
+            await sandboxes.create(asked("second", snapshot="s"))
+        with pytest.raises(StartFailed):
+            await sandboxes.copies.fork("first", ForkSandbox(n=2, id="f"))
+        assert [view.id for view in sandboxes.snapshots.all()] == ["s"]
+
+
+async def test_what_is_no_file_of_its_own_is_no_snapshot(controller: Any, provider: Any) -> None:
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("first"))
+
+        def replaced(path: Any) -> None:
+            path.unlink()
+            path.symlink_to("/etc/hostname")
+
+        container_of(sandboxes, provider, "first").leaves = replaced
+        with pytest.raises(Invalid, match="no snapshot"):
+            await sandboxes.copies.snapshot("first", SnapshotSandbox(id="s"))
+        assert sandboxes.snapshots.all() == []
+
+
+async def test_whoever_hangs_up_leaves_a_whole_snapshot_and_two_of_one_id_are_one(
+    controller: Any, provider: Any
+) -> None:
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("first"))
+        first = container_of(sandboxes, provider, "first")
+        first.may_go_on.clear()
+        asking = asyncio.create_task(sandboxes.copies.snapshot("first", SnapshotSandbox(id="s")))
+        await first.entered.wait()
+        again = asyncio.create_task(sandboxes.copies.snapshot("first", SnapshotSandbox(id="s")))
+        await sandboxes.create(asked("second"))
+        other = sandboxes.copies.snapshot("second", SnapshotSandbox(id="s"))
+        with pytest.raises(Conflict, match="being taken"):
+            await other
+        asking.cancel()
+        first.may_go_on.set()
+        assert (await again).sandbox == "first"
+        await until(sandboxes.snapshots.all)
+        assert sandboxes.snapshots.view("s").size > 0
+
+
+async def test_a_fork_goes_on_when_its_caller_hangs_up_for_them_to_ask_again(controller: Any, provider: Any) -> None:
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("first"))
+        first = container_of(sandboxes, provider, "first")
+        first.may_go_on.clear()
+        asking = asyncio.create_task(sandboxes.copies.fork("first", ForkSandbox(n=2, id="f")))
+        await first.entered.wait()
+        asking.cancel()
+        await asyncio.wait({asking})
+        first.may_go_on.set()
+        made = await sandboxes.copies.fork("first", ForkSandbox(n=2, id="f"))
+        assert asking.cancelled() and [one.id for one in made] == ["f-0", "f-1"]
+
+
+async def test_what_is_not_ready_is_neither_saved_nor_paused(controller: Any, provider: Any) -> None:
+    async with controller() as sandboxes:
+        provider.may_start.clear()
+        await sandboxes.create(asked("first", wait=False))
+        for call in (sandboxes.copies.snapshot("first", SnapshotSandbox()), sandboxes.copies.pause("first")):
+            with pytest.raises(Conflict, match="not ready yet"):
+                await call
+        provider.may_start.set()
+
+
+async def test_a_pause_waits_for_a_snapshot_under_way(controller: Any, provider: Any) -> None:
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("first"))
+        first = container_of(sandboxes, provider, "first")
+        first.may_go_on.clear()
+        saving = asyncio.create_task(sandboxes.copies.snapshot("first", SnapshotSandbox(id="s")))
+        await first.entered.wait()
+        pausing = asyncio.create_task(sandboxes.copies.pause("first"))
+        await asyncio.wait({pausing}, timeout=0.05)
+        assert not pausing.done() and not sandboxes.get("first").container.paused
+        first.may_go_on.set()
+        assert (await saving).id == "s" and (await pausing).container.paused
+
+
+async def test_a_snapshot_whose_file_is_gone_is_told(controller: Any, provider: Any, folder: Any) -> None:
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("first"))
+        await sandboxes.copies.snapshot("first", SnapshotSandbox(id="s"))
+        (folder / "main" / "snapshots" / "s.tar").unlink()
+        with pytest.raises(StartFailed, match="cannot be lent"):
+            await sandboxes.create(asked("second", snapshot="s"))
+        (folder / "main" / "snapshots" / "t.tar").mkdir()
+        with pytest.raises(Unavailable, match="cannot be written"):
+            await sandboxes.copies.snapshot("first", SnapshotSandbox(id="t"))
+
+
+async def test_old_ones_go_and_unreadable_ones_are_left_out(controller: Any, provider: Any, folder: Any) -> None:
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("first"))
+        for id in ("old", "used", "fork"):
+            passing = id == "fork"
+            await sandboxes.copies.snapshot("first", SnapshotSandbox(id=id), passing=passing)
+        await sandboxes.create(asked("second", snapshot="used"))
+    store = folder / "main" / "snapshots"
+    (store / "broken.json").write_text("{")
+    async with controller(snapshot_age=0.05) as sandboxes:
+        assert "fork" not in [view.id for view in sandboxes.snapshots.all()]  # its fork died with the controller
+        await until(lambda: len(sandboxes.snapshots.all()) == 1)
+        assert [view.id for view in sandboxes.snapshots.all()] == ["used"]
+        assert sorted(os.listdir(store)) == ["broken.json", "used.json", "used.tar"]
+
+
+@pytest.mark.parametrize(("task", "lease", "cause"), [(0.2, 60, "timeout"), (60, 0.2, "expired")])
+async def test_what_comes_first_ends_a_sandbox(
+    controller: Any, environments: Any, task: float, lease: float, cause: EndCause
+) -> None:
+    manifest = environments["alone"].manifest
+    timeouts = manifest.timeouts.model_copy(update={"task": task})
+    object.__setattr__(environments["alone"], "manifest", manifest.model_copy(update={"timeouts": timeouts}))
+    async with controller() as sandboxes:
+        sandbox = await sandboxes.create(asked("first", lease=lease))
+        await sandbox.over.wait()
+        assert sandbox.ended.cause == cause
+        with pytest.raises(SandboxEnded):
+            await sandboxes.copies.pause("first")
+
+
+async def test_an_adopted_sandbox_has_what_is_left_of_its_time(
+    controller: Any, environments: Any, provider: Any
+) -> None:
+    manifest = environments["alone"].manifest
+    timeouts = manifest.timeouts.model_copy(update={"task": 100.0})
+    object.__setattr__(environments["alone"], "manifest", manifest.model_copy(update={"timeouts": timeouts}))
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("first", lease=6000))
+        container_of(sandboxes, provider, "first").created_at -= 90
+    async with controller() as sandboxes:
+        view = sandboxes.view(sandboxes.get("first"))
+        assert view.expires_at - view.created_at < 11

@@ -52,6 +52,11 @@ def within(limit: float, figure: str, value: float | None, unit: str) -> Figure:
     return Figure(figure, value, unit, None, "", f"<= {limit:g} {unit}", value is not None and value <= limit)
 
 
+def reaching(limit: float, figure: str, value: float | None, unit: str) -> Figure:
+    """A figure whose bar is a number of its own that it must reach."""
+    return Figure(figure, value, unit, None, "", f">= {limit:g} {unit}", value is not None and value >= limit)
+
+
 def finish(name: str, figures: Sequence[Figure], notes: Sequence[str] = ()) -> None:
     """Print the table, write `results/<name>.json`, and leave with 1 where a bar is missed."""
     rows = [("figure", "value", "baseline", "ratio", "bar", "holds")]

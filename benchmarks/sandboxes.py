@@ -6,12 +6,16 @@ Each against its baseline in the same run, interleaved; no pool but in the last:
   bare Engine API (create, start, remove on network none) plus the sandbox server's own start;
 * the server: CPU from container start to its first answer, and memory at rest, as the engine counts them for the
   container, less what it counts for a container that sleeps;
-* exec: round trip of `echo hi` in a live sandbox through the proxy beside `docker exec`;
+* exec: round trip of `echo hi` in a live sandbox through the proxy beside `docker exec`; many at once, and large files
+  (`live_sandboxes.py`);
+* a cold create with a tool call and no model beside the bare engine and FastAPI (`cold_start.py`);
+* sandboxes a second, eight at once, beside those of SWE-ReX, Inspect and Harbor (`sandbox_peers.py`);
+* 300 idle ones held (`idle_sandboxes.py`).
 * fork: a snapshot of a sandbox with 100 MB in its workspace and a new one that is ready with them, beside `docker
   commit` of a container with the same in its writable layer, and one new sandbox without a snapshot (a claim);
 * claims: how long requests wait for a sandbox of a warm pool; see `pools.py`.
 
-CPU is the whole machine's for the first: run it on an idle one.
+CPU is the whole machine's where nothing else is said, and memory that of the last: run it on an idle one.
 """
 
 from __future__ import annotations
@@ -26,10 +30,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import cold_start
 import docker
+import idle_sandboxes
+import live_sandboxes
 import pools
+import sandbox_peers
 from gymbox.agents.tool_loop import ToolLoop
 from gymbox.client import ControllerClient
+from gymbox.controller.settings import ControllerSettings
 from gymbox.embedded import EmbeddedController
 from gymbox.environment import Catalog, Environment
 from gymbox.http import HttpClient
@@ -38,6 +47,7 @@ from gymbox.providers.container import CONTROLLER_LABEL
 from gymbox.providers.docker import DockerProvider
 from gymbox.rollout import run_rollout
 from gymbox_sandbox.lifecycle import CreateSandbox
+from idle_sandboxes import mebibytes
 from report import Figure, at_most, finish, machine_cpu_seconds, median, within
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +55,6 @@ ROUNDS = 20
 EXECS = 200
 DOCKER_EXECS = 20
 FORKS = 20
-MIB = 1024 * 1024
 
 
 def bare_cycle(engine: docker.APIClient, image: str) -> float:
@@ -89,13 +98,6 @@ async def server_cost(
 
 def cpu_seconds(stats: dict[str, Any]) -> float:
     return float(stats["cpu_stats"]["cpu_usage"]["total_usage"]) / 1e9
-
-
-def mebibytes(stats: dict[str, Any]) -> float:
-    """What a container holds, page cache that it could drop not counted (as `docker stats` does)."""
-    memory = stats["memory_stats"]
-    dropped = memory["stats"].get("total_inactive_file", memory["stats"].get("inactive_file", 0))
-    return float(memory["usage"] - dropped) / MIB
 
 
 def sleeping(engine: docker.APIClient, image: str) -> tuple[float, float]:
@@ -187,10 +189,14 @@ async def measure(folder: Path) -> tuple[list[Figure], list[str]]:
     token, engine = f"gbx_admin_{secrets.token_hex(16)}", docker.APIClient()
     provider = DockerProvider()
     bare, whole, cpu, memory = [], [], [], []
+    settings = ControllerSettings(port=0, max_sandboxes=idle_sandboxes.HELD + 8)
     async with (
         HttpClient() as http,
-        EmbeddedController(provider, Catalog([ROOT / "environments"]), folder, token, http) as controller,
+        EmbeddedController(
+            provider, Catalog([ROOT / "environments"]), folder, token, http, settings=settings
+        ) as controller,
     ):
+        client = ControllerClient(controller.url, token, http)
         image = await provider.prepare(environment)
         await rollout(row, environment, controller, http)  # warm-up
         await asyncio.to_thread(bare_cycle, engine, image)
@@ -202,7 +208,14 @@ async def measure(folder: Path) -> tuple[list[Figure], list[str]]:
             cpu.append(spent - spent_asleep)
             memory.append(used - used_asleep)
         ours, theirs = await exec_times(controller, environment, token)
+        others = [
+            await cold_start.measure(client, environment, row, engine, image),
+            await sandbox_peers.measure(client, environment, engine),
+            await idle_sandboxes.measure(client, environment, http, controller.proxy_url, token, engine),
+        ]
         fork, commit, claim = await fork_times(controller, environment, token, engine, image)
+        live = await live_sandboxes.exec_figures(controller, environment, token)
+    live += await live_sandboxes.file_figures(folder, image)
     # /proc/stat counts in ticks of 10 ms: over a whole series, the mean is finer than the median
     mean_bare, mean_whole = sum(bare) / len(bare), sum(whole) / len(whole)
     server = median(cpu)
@@ -212,12 +225,15 @@ async def measure(folder: Path) -> tuple[list[Figure], list[str]]:
         within(0.45, "server: start to first answer", server, "CPU-s"),
         within(30, "server: memory", median(memory), "MiB"),
         at_most(0.1, "exec through the proxy, p50", ours, "ms", theirs, "docker exec"),
+        *live,
+        *(figure for found, _ in others for figure in found),
         at_most(1, "snapshot + fork, 100 MB, p50", fork, "ms", 1.5 * commit + claim, "1.5 docker commit + claim"),
     ]
     notes = [
         f"bare engine {mean_bare:.3f} CPU-s a cycle, server's start {server:.3f} CPU-s; {ROUNDS} rounds, interleaved",
         f"docker commit of 100 MB {commit:.0f} ms, a new sandbox without a pool {claim:.0f} ms; {FORKS} rounds",
         f"containers labelled {CONTROLLER_LABEL} are all removed",
+        *(note for _, found in others for note in found),
     ]
     return figures, notes
 

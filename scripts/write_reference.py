@@ -207,7 +207,37 @@ def rest_page() -> list[str]:
         "```",
         "",
     ]
+    for model in (wire.ExecRequest, wire.ExecResult, *background_models()):
+        lines += body_table(model)
     return lines
+
+
+def body_table(model: type[BaseModel]) -> list[str]:
+    """The fields of a request or an answer; those that it has from another are told there."""
+    lines = [f"### `{model.__name__}`", ""]
+    if "__doc__" in vars(model) and model.__doc__:
+        lines += [cell(model.__doc__), ""]
+    if (base := model.__base__) is not None and base.__name__.startswith("Exec"):
+        lines += [f"It has the fields of `{base.__name__}`, and:", ""]
+    lines += ["| field | type | default | meaning |", "|---|---|---|---|"]
+    for name, kind, default, text in documented(model):
+        if name in model.__annotations__:
+            lines.append(f"| `{name}` | `{cell(kind)}` | {cell(default)} | {cell(text)} |")
+    return [*lines, ""]
+
+
+def background_models() -> list[type[BaseModel]]:
+    from gymbox_sandbox import background
+
+    return [
+        background.JobRequest,
+        background.JobView,
+        background.JobOutput,
+        background.ShellRequest,
+        background.ShellView,
+        background.ShellRun,
+        background.ShellResult,
+    ]
 
 
 def _indented(text: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 WEB_PORTS = (80, 443)
 """What an entry without a port opens."""
@@ -52,11 +52,20 @@ class AllowList(Strict):
 
 
 def _kind(value: Any) -> str:
-    return "list" if isinstance(value, dict | AllowList) else "name"
+    return "[list]" if isinstance(value, dict | AllowList) else "[name]"
+
+
+def _name(value: Any) -> Any:
+    if not isinstance(value, str) or value not in get_args(Name):
+        raise ValueError(f"{value!r} is no network: write {', '.join(get_args(Name))} or {{allow: [example.org, …]}}")
+    return value
 
 
 Name = Literal["none", "internal", "models", "open"]
-Network = Annotated[Annotated[Name, Tag("name")] | Annotated[AllowList, Tag("list")], Discriminator(_kind)]
+Network = Annotated[
+    Annotated[Name, BeforeValidator(_name), Tag("[name]")] | Annotated[AllowList, Tag("[list]")],
+    Discriminator(_kind),  # names with brackets are left out where a fault is told
+]
 
 
 class Way(Strict):

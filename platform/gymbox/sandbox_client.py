@@ -12,16 +12,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from os import SEEK_END
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 import aiohttp
 from gymbox_sandbox.lifecycle import Ended
 from gymbox_sandbox.responses import Response
+from gymbox_sandbox.sparse import SparseWriter
 from gymbox_sandbox.tasks import Verdict
 from gymbox_sandbox.wire import JUDGE_HEADER, ExecRequest, ExecResult, ToolResult
 
 from gymbox.artifacts import Keep, members_in
+from gymbox.background import SILENCE, Change, Jobs, Shells, changes
 from gymbox.environment import Manifest
 from gymbox.errors import (
     ErrorKind,
@@ -52,6 +55,8 @@ TELL = 60.0
 """Seconds for telling a running command something."""
 IDLE = 300.0
 """Seconds for which nothing of a download may come."""
+PIECE = 1 << 20
+"""Bytes of a file that are read at once."""
 ENDED_WAIT = 3.0
 """Seconds that the cause of a lost connection may take to reach the controller."""
 
@@ -95,6 +100,8 @@ class SandboxClient:
     ) -> None:
         self.id = id
         self.tools = SandboxTools(self)
+        self.jobs = Jobs(id, self._send, self._stream, partial(self._tell, TELL))
+        self.shells = Shells(self._send)
         self.lead_models: Callable[[str, str], None] | None = None
         """Sends model calls from inside to the model at an address, with its key, where the network is `models`; None:
         only its controller could."""
@@ -223,15 +230,18 @@ class SandboxClient:
             path, body = "/verify/answers", json.dumps({"answers": await hearing.answers(answer.body)}).encode()
 
     async def exec(self, command: str | list[str], **options: Any) -> ExecResult:
-        """Run a command as the agent's user and wait for its end; `options` are ExecRequest's.
+        """Run a command as the agent's user and wait for its end; `options` are ExecRequest's. With a `request_id`, a
+        broken connection is made good by asking again, and the command runs once.
 
         Raises:
             Invalid: the options are wrong.
+            Conflict: another request had that id.
             SandboxEnded: it is no more.
         """
         request = ExecRequest(command=command, **options)
         body = request.model_dump_json(exclude_unset=True).encode()
-        answer = await self._send("POST", "/exec", body, timeout=request.timeout + GRACE, repeatable=False)
+        once, timeout = request.request_id is not None, request.timeout + GRACE
+        answer = await self._send("POST", "/exec", body, timeout=timeout, repeatable=once)
         return ExecResult.model_validate_json(answer.body)
 
     @asynccontextmanager
@@ -250,6 +260,19 @@ class SandboxClient:
 
     async def _tell(self, timeout: float, path: str, body: bytes, params: Mapping[str, str] | None = None) -> None:
         await self._send("POST", path, body, params=params, timeout=timeout, repeatable=False)
+
+    @asynccontextmanager
+    async def watch(self, path: str, *, recursive: bool = True) -> AsyncIterator[AsyncIterator[Change]]:
+        """Changes in a folder as they happen, from when the block is entered; leaving it ends the watch.
+
+        Raises:
+            NotFound: there is no such folder.
+            AtCapacity: as many watches are open as may be.
+            SandboxEnded: the sandbox is no more.
+        """
+        params = {"path": path, "recursive": str(int(recursive))}
+        async with self._stream("GET", "/files/watch", idle=SILENCE, params=params) as answer:
+            yield changes(answer)
 
     async def read_file(self, path: str, *, most: int | None = None) -> bytes:
         """The bytes of a file in the sandbox.
@@ -303,12 +326,18 @@ class SandboxClient:
             SandboxEnded: the sandbox is no more.
         """
         route, params = ("/archive", {"path": path}) if tree else ("/files", {"path": path, "mode": f"{mode:o}"})
-        await self._send("PUT", route, file, params=params, timeout=3600, repeatable=False)
+        begin = file.tell()
+        size = file.seek(0, SEEK_END) - begin
+        file.seek(begin)
+        headers = {**self._reach.headers, "Content-Length": str(size)}
+        await self._send("PUT", route, _pieces(file), params=params, timeout=3600, repeatable=False, headers=headers)
 
     async def _download(self, route: str, path: str, file: IO[bytes]) -> None:
         async with self._stream("GET", route, idle=IDLE, params={"path": path}) as answer:
+            writer = SparseWriter(file)
             async for chunk in answer.content.iter_any():
-                file.write(chunk)
+                writer.write(chunk)
+            writer.finish()
         file.seek(0)
 
     async def _send(
@@ -377,7 +406,14 @@ class SandboxClient:
     def _is_its_own(self, error: Problem) -> bool:
         """Whether the server inside has said this: its author's code, or that a file is missing. The proxy names the
         sandbox that it does not find."""
+        if isinstance(error, Gone) and "cause" in error.extra:  # of a shell or a job
+            return True
         return "rollout_kind" in error.extra or (isinstance(error, NotFound) and error.extra.get("sandbox") != self.id)
+
+
+async def _pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
+    while piece := await asyncio.to_thread(file.read, PIECE):
+        yield piece
 
 
 def _too_large(text: str) -> RolloutFailure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -30,9 +31,12 @@ def main(arguments: list[str]) -> int:
 
 
 def _serve(options: Options, commands: Commands) -> int:
+    gc.disable()  # what is imported stays: to look for garbage in it, time and again, is 3 % of a server's start
     # imported only here, in the server's process: the supervisor stays small
     from gymbox_sandbox.serve import serve
 
+    gc.freeze()
+    gc.enable()
     return serve(options, commands)
 
 

@@ -9,14 +9,21 @@ import os
 import socket
 import struct
 import termios
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Self
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from gymbox_sandbox.problems import KINDS, AtCapacity, Conflict, Invalid, Problem, Unavailable
-from gymbox_sandbox.spawn import Spawn
+from gymbox_sandbox.spawn import SIGNAL, Spawn
+
+if TYPE_CHECKING:
+    from gymbox_sandbox.reapers import Reapers
 
 _CHUNK = 1 << 16
-_MOST_QUEUED = 4 * _CHUNK
+_LARGE_CHUNK = 1 << 18
+"""Bytes of a file that are read at once. For a command's output so much would have to be allocated for a few bytes."""
+_LARGE_PIPE = 1 << 20
+"""Bytes of a pipe through which files go: the fewer turns of the loop they take, the faster they are."""
+_MOST_QUEUED = 1 << 18
 """Bytes of output read but not yet taken; beyond it the command has to wait."""
 _TERMINAL_GRACE = 0.25
 """Seconds that a terminal has to hand over its last output after the command has ended."""
@@ -35,8 +42,14 @@ class Output(NamedTuple):
     """It printed something."""
 
     stream: str
-    """`stdout` or `stderr`."""
+    """`stdout` or `stderr`; or `mark`, see `Command.mark`."""
     data: bytes
+
+
+class Dropped(NamedTuple):
+    """What it printed was dropped before whoever follows it came to that."""
+
+    bytes: int
 
 
 class Ended(NamedTuple):
@@ -56,14 +69,28 @@ class Command:
     def __init__(
         self,
         spawn: Spawn,
+        reapers: Reapers,
+        *,
         stdin: bool,
-        send: Callable[[list[int]], Awaitable[None]],
-        read_on: Callable[[int], None],
+        also: Sequence[int] = (),
+        standard: Mapping[int, int] | None = None,
+        turn: asyncio.Lock | None = None,
     ) -> None:
+        """
+        Args:
+            stdin: input will be written.
+            also: descriptors that the command gets from 3 on; they are closed here once it has them.
+            standard: what it gets in place of one of its first three.
+            turn: it starts only when it has this, for as long as it starts.
+        """
+        self._standard = standard or {}
+        self._turn = turn
         self._spawn = spawn
         self._wants_stdin = stdin
-        self._send = send
-        self._read_on = read_on
+        self._also = also
+        self._reapers = reapers
+        self._control: socket.socket | None = None
+        self._is_free = False
         self._stdin: int | None = None
         self._outputs: dict[int, str] = {}
         self._terminal_closed = False
@@ -81,6 +108,8 @@ class Command:
         try:
             request = self._spawn.to_bytes()
         except ValueError as error:
+            for fd in self._also:
+                os.close(fd)
             raise Invalid(f"the command cannot be run: {error}") from error
         try:
             await self._open(request)
@@ -93,6 +122,10 @@ class Command:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    async def aclose(self) -> None:
+        """As `close`, where it was entered elsewhere."""
         self.close()
 
     async def next(self) -> Output | Ended:
@@ -148,10 +181,18 @@ class Command:
             raise Conflict("the command has no terminal")
         fcntl.ioctl(next(iter(self._outputs)), termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
+    def mark(self, data: bytes) -> None:
+        """Have `next` give an Output of the stream `mark` after all that is printed by now."""
+        if not self._finished:
+            self._take_all()
+            self._queued += len(data)
+            self._events.put_nowait(Output("mark", data))
+
     def signal(self, number: int) -> None:
         """Send a signal to what is in its foreground; if it has just ended, nothing happens."""
-        with contextlib.suppress(OSError):
-            self._control.send(bytes([number]))
+        if self._control is not None and self._ended is None:
+            with contextlib.suppress(OSError):
+                self._control.send(SIGNAL + bytes([number]))
 
     def close(self) -> None:
         """Kill the tree, unless the command has ended; a second time is fine."""
@@ -159,44 +200,63 @@ class Command:
         self._close_stdin()
         for fd in list(self._outputs):
             self._close_output(fd)
-        if hasattr(self, "_control"):
-            self._loop.remove_reader(self._control)
-            self._control.close()
+        if self._control is not None:
+            self._loop.remove_reader(self._control.fileno())
+            if self._is_free:
+                self._reapers.take_back(self._control)
+            else:
+                self._control.close()
+            self._control = None
 
     async def _open(self, request: bytes) -> None:
         theirs: list[int] = []
         try:
-            self._control, control = socket.socketpair()
-            theirs.append(control.detach())
-            self._control.setblocking(False)
             if self._spawn.terminal is None:
                 theirs.append(self._open_stdin())
                 for name in ("stdout", "stderr"):
-                    read, write = os.pipe()
+                    read, write = self._pipe()
                     self._outputs[read] = name
                     theirs.append(write)
                     os.set_blocking(read, False)
             if self._spawn.script:
                 theirs.append(_file(self._spawn.script))
-            await self._send(theirs)
+            for number, fd in self._standard.items():
+                os.dup2(fd, theirs[number], inheritable=False)
+            async with self._turn or contextlib.nullcontext():
+                await self._ask([*theirs, *self._also], request)
         except OSError as error:
             raise AtCapacity(f"no command can be started now: {error.strerror}", retry_after=1) from error
         finally:
-            for fd in theirs:
+            for fd in (*theirs, *self._also):
                 os.close(fd)
-        self._loop.add_reader(self._control, self._on_control)
+        assert self._control is not None
+        self._loop.add_reader(self._control.fileno(), self._on_control)
+
+    async def _ask(self, fds: Sequence[int], request: bytes) -> None:
+        """Hand a reaper the request, and what the command gets."""
+        self._control = await self._reapers.lend()
         # refused before it was read: the reason is on its way
         with contextlib.suppress(ConnectionError):
-            await self._loop.sock_sendall(self._control, request)
+            sent = socket.send_fds(self._control, [request], fds)
+            if sent < len(request):
+                await self._loop.sock_sendall(self._control, request[sent:])
 
     def _open_stdin(self) -> int:
         if not self._wants_stdin:
             return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        read, self._stdin = os.pipe()
+        read, self._stdin = self._pipe()
         os.set_blocking(self._stdin, False)
         return read
 
+    def _pipe(self) -> tuple[int, int]:
+        pipe = os.pipe()
+        if self._spawn.transfer:
+            with contextlib.suppress(OSError):  # one user's pipes may be large only up to a sum
+                fcntl.fcntl(pipe[0], fcntl.F_SETPIPE_SZ, _LARGE_PIPE)
+        return pipe
+
     def _on_control(self) -> None:
+        assert self._control is not None
         try:
             data, fds, _, _ = socket.recv_fds(self._control, 4096, 1, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
@@ -204,7 +264,7 @@ class Command:
         except OSError:
             data, fds = b"", []
         if not data:
-            self._loop.remove_reader(self._control)
+            self._loop.remove_reader(self._control.fileno())
             self._fail(Unavailable("the command's supervisor was killed; the sandbox may be out of memory"))
         *lines, self._lines = (self._lines + data).split(b"\n")
         for line in lines:
@@ -214,7 +274,9 @@ class Command:
                 case ["refused", kind, text]:
                     self._fail(KINDS[kind](text))
                 case ["ended", code, rest]:
-                    timed_out, _, duration = rest.partition(" ")
+                    timed_out, free, duration = rest.split(" ")
+                    self._is_free = free == "1"
+                    self._loop.remove_reader(self._control.fileno())
                     self._on_ended(Ended(int(code), timed_out == "1", float(duration)))
 
     def _on_started(self, pid: int, fds: list[int]) -> None:
@@ -229,7 +291,7 @@ class Command:
 
     def _on_output(self, fd: int) -> None:
         try:
-            data = read_now(fd)
+            data = read_now(fd, _LARGE_CHUNK if self._spawn.transfer else _CHUNK)
         except BlockingIOError:
             return
         if data:
@@ -254,7 +316,6 @@ class Command:
 
     def _on_ended(self, ended: Ended) -> None:
         self._ended = ended
-        self._loop.remove_reader(self._control)
         if self._spawn.terminal is None or self._terminal_closed:
             self._finish()
         else:
@@ -268,15 +329,21 @@ class Command:
         self._finished = True
         assert self._ended is not None
         self._close_stdin()
-        for fd, name in self._outputs.items():
+        self._take_all()
+        for fd in self._outputs:
             self._loop.remove_reader(fd)
+            self._reapers.read_on(fd)
+        self._outputs.clear()
+        self._events.put_nowait(self._ended)
+
+    def _take_all(self) -> None:
+        """Read what is printed by now; what comes while this reads is left."""
+        for fd, name in self._outputs.items():
             waiting = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]
             while waiting > 0 and (data := read_now(fd, waiting)):
                 waiting -= len(data)
+                self._queued += len(data)
                 self._events.put_nowait(Output(name, data))
-            self._read_on(fd)
-        self._outputs.clear()
-        self._events.put_nowait(self._ended)
 
     def _fail(self, problem: Problem) -> None:
         if self._ended is None:

@@ -10,26 +10,35 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import codecs
 import contextlib
 import os
 import secrets
 import signal
 import socket
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from gymbox_sandbox.command import Command, Output, Started, read_now, until_writable
-from gymbox_sandbox.problems import Conflict, Invalid, NotFound, TimedOut, Unavailable
+from gymbox_sandbox.command import Command, Output, Started, read_now
+from gymbox_sandbox.output_log import Kept
+from gymbox_sandbox.problems import Conflict, Invalid, NotFound
+from gymbox_sandbox.reapers import Reapers
 from gymbox_sandbox.spawn import Spawn
 from gymbox_sandbox.wire import ExecRequest, ExecResult
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
+    from gymbox_sandbox.background import ShellRequest
+    from gymbox_sandbox.jobs import Jobs
+    from gymbox_sandbox.once import Once
+    from gymbox_sandbox.shells import Shells
+
 KILL_TIMEOUT = 30
 """Seconds; only a process stuck in the kernel takes longer to die."""
+_LIFE = 86_400
+"""Seconds that a shell may live."""
 _MOST_ARGUMENT = 128_000
 """Bytes of a shell command; the kernel takes no longer argument, so the shell reads it from a file instead."""
 
@@ -46,32 +55,39 @@ class Commands:
         kill_timeout: float = KILL_TIMEOUT,
     ) -> None:
         """`environment` is what every command gets, beside what its request adds."""
-        link.setblocking(False)
         self.workspace = workspace
-        self._link = link
+        self._reapers = Reapers(link)
         self._environment = dict(environment)
         self._kill_timeout = kill_timeout
         self._running: dict[str, Command] = {}
-        self._unread: dict[int, asyncio.AbstractEventLoop] = {}
-        self._sending = asyncio.Lock()
-        self._killing = asyncio.Lock()
         self._still = asyncio.Lock()
+        self.watches = 0
+        """How many folders are watched now."""
 
     async def run(self, request: ExecRequest) -> ExecResult:
         """Run a command to its end.
 
-        Cancelling kills its whole tree.
+        Cancelling kills its whole tree; but one that has a request id goes on, for whoever asks again.
 
         Raises:
+            Conflict, Gone, AtCapacity: of a request id, see `Once.run`.
             Invalid: the request cannot be carried out as it is: its directory, environment or input is wrong.
             Unavailable: no process can be started now.
         """
         if request.stream or request.pty or request.stdin_open:
             raise Invalid("stream, pty and stdin_open are for a streamed exec")
-        kept = {"stdout": _Kept(request.output_limit), "stderr": _Kept(request.output_limit)}
-        async with aclosing(self.stream(request)) as events:
+        if request.request_id is None:
+            return await self._run(request, lambda: None)
+        return await self.once.run(request.request_id, request, partial(self._run, request))
+
+    async def _run(self, request: ExecRequest, begun: Callable[[], None]) -> ExecResult:
+        """As `run`; calls `begun` when the command has started."""
+        kept = {"stdout": Kept(request.output_limit), "stderr": Kept(request.output_limit)}
+        async with aclosing(self.stream(request, request.request_id or "")) as events:
             async for event in events:
-                if isinstance(event, Output):
+                if isinstance(event, Started):
+                    begun()
+                elif isinstance(event, Output):
                     kept[event.stream].add(event.data)
                 elif isinstance(event, ExecResult):
                     result = event
@@ -84,20 +100,26 @@ class Commands:
             }
         )
 
-    async def stream(self, request: ExecRequest) -> AsyncGenerator[Started | Output | ExecResult]:
+    async def stream(self, request: ExecRequest, id: str = "") -> AsyncGenerator[Started | Output | ExecResult]:
         """Run a command and yield what happens as it does: Started, Outputs, and last an ExecResult without output.
 
         All output comes; the command waits while nobody takes it. Closing the iterator early kills the whole tree.
+        With an `id`, it is known by that as long as it runs.
 
         Raises:
+            Conflict: a command of that id runs.
             Invalid, Unavailable: as `run`; before anything is yielded.
         """
         counts = {"stdout": 0, "stderr": 0}
         given = _decoded(request.stdin)
-        exec_id = secrets.token_hex(8)
+        exec_id = id or secrets.token_hex(8)
+        if exec_id in self._running:
+            raise Conflict(f"a command {exec_id!r} is running")
         async with self.start(self._spawn(request), stdin=bool(given) or request.stdin_open) as command:
             self._running[exec_id] = command
-            feeding = asyncio.create_task(self._feed(command, given, request.stdin_open))
+            feeding: asyncio.Task[None] | None = None
+            if given or (request.pty and not request.stdin_open):  # else there is nothing to write
+                feeding = asyncio.create_task(self._feed(command, given, request.stdin_open))
             try:
                 yield Started(exec_id, command.pid)
                 while isinstance(event := await command.next(), Output):
@@ -105,7 +127,8 @@ class Commands:
                     yield event
             finally:
                 del self._running[exec_id]
-                feeding.cancel()
+                if feeding is not None:
+                    feeding.cancel()
             yield ExecResult(
                 exit_code=event.code if event.code >= 0 and not event.timed_out else None,
                 signal=-event.code if event.code < 0 else None,
@@ -115,9 +138,49 @@ class Commands:
                 duration=event.duration,
             )
 
-    def start(self, spawn: Spawn, *, stdin: bool = False) -> Command:
-        """A context in which a command runs; `stdin` says that input will be written. Leaving it kills the tree."""
-        return Command(spawn, stdin, self._send_start, self._read_on)
+    @cached_property
+    def once(self) -> Once:
+        """What was asked for under a request id."""
+        from gymbox_sandbox.once import Once  # as the next two: many sandboxes need none
+
+        return Once()
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        """The commands in the background."""
+        from gymbox_sandbox.jobs import Jobs
+
+        return Jobs(self)
+
+    @cached_property
+    def shells(self) -> Shells:
+        """The shells that stay between commands."""
+        from gymbox_sandbox.shells import Shells
+
+        return Shells(self, self.once)
+
+    def start_shell(self, argv: Sequence[str], request: ShellRequest, on_status: Callable[[bytes], None]) -> Command:
+        """A context in which a shell runs that reads commands from its input; what it writes to descriptor 3 is given
+        to `on_status`."""
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        loop = asyncio.get_running_loop()
+
+        def on_readable() -> None:
+            with contextlib.suppress(BlockingIOError):
+                if data := read_now(read, 4096):
+                    on_status(data)
+                else:
+                    loop.remove_reader(read)
+                    os.close(read)
+
+        loop.add_reader(read, on_readable)
+        spawn = self._spawned(argv, request.env, request.cwd, _LIFE)
+        return self.start(spawn, stdin=True, also=[write])
+
+    def start(self, spawn: Spawn, *, stdin: bool = False, also: Sequence[int] = ()) -> Command:
+        """A context in which a command runs; see Command. Leaving it kills the tree."""
+        return Command(spawn, self._reapers, stdin=stdin, also=also, turn=self._still)
 
     async def archive(self, arguments: Sequence[str], file: int, *, timeout: float) -> bytes:
         """Save what the sandbox's files are into an open file, or load them from it (see state_archive); what it says.
@@ -130,13 +193,10 @@ class Commands:
         """
         from gymbox_sandbox.files import outcome
 
-        async def send(fds: list[int]) -> None:
-            os.dup2(file, fds[1] if arguments[0] == "load" else fds[2], inheritable=False)
-            await self._send(b"s", fds)
-
         # not in the workspace, which its owner may have closed to the supervisor
         spawn = Spawn(arguments, {}, "/", timeout, state=True)
-        async with self._still, Command(spawn, False, send, self._read_on) as command:
+        standard = {0 if arguments[0] == "load" else 1: file}
+        async with self._still, Command(spawn, self._reapers, stdin=False, standard=standard) as command:
             return await outcome(command)
 
     async def write_stdin(self, exec_id: str, data: bytes, *, eof: bool = False) -> None:
@@ -178,26 +238,11 @@ class Commands:
         Raises:
             TimedOut: some are still there after `kill_timeout` seconds.
         """
-        loop = asyncio.get_running_loop()
-        async with self._killing:
-            token = b"k" + secrets.token_bytes(8)
-            try:
-                async with asyncio.timeout(self._kill_timeout):
-                    await self._send(token)
-                    while (answer := await loop.sock_recv(self._link, 64)) != token:
-                        if not answer:
-                            raise Unavailable("the supervisor is gone")
-            except TimeoutError as error:
-                raise TimedOut(f"processes of the agent are still there after {self._kill_timeout:g} s") from error
+        await self._reapers.kill_all(self._kill_timeout)
 
     def close(self) -> None:
         """Give up the link: the supervisor kills whatever was started over it. A second time is fine."""
-        for fd, loop in self._unread.items():
-            if not loop.is_closed():
-                loop.remove_reader(fd)
-            os.close(fd)
-        self._unread.clear()
-        self._link.close()
+        self._reapers.close()
 
     def routes(self) -> list[BaseRoute]:
         """`POST /exec` and its companions, as `wire` lists them."""
@@ -220,14 +265,12 @@ class Commands:
             argv, script = [_shell(), "/proc/self/fd/3"], request.command
         if not argv or not argv[0]:
             raise Invalid("the command is empty")
-        return Spawn(
-            argv=argv,
-            env={**self._environment, **({"TERM": "xterm-256color"} if request.pty else {}), **request.env},
-            cwd=os.path.join(self.workspace, request.cwd or ""),
-            timeout=request.timeout,
-            script=script,
-            terminal=(request.pty.rows, request.pty.columns) if request.pty else None,
-        )
+        env = {**({"TERM": "xterm-256color"} if request.pty else {}), **request.env}
+        terminal = (request.pty.rows, request.pty.columns) if request.pty else None
+        return self._spawned(argv, env, request.cwd, request.timeout)._replace(script=script, terminal=terminal)
+
+    def _spawned(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None, timeout: float) -> Spawn:
+        return Spawn(argv, {**self._environment, **env}, os.path.join(self.workspace, cwd or ""), timeout)
 
     async def _feed(self, command: Command, data: bytes, stays_open: bool) -> None:
         if data:
@@ -235,57 +278,6 @@ class Commands:
                 await command.write(data)
         if not stays_open:
             await command.write_end()
-
-    async def _send_start(self, fds: Sequence[int]) -> None:
-        async with self._still:
-            await self._send(b"s", fds)
-
-    async def _send(self, order: bytes, fds: Sequence[int] = ()) -> None:
-        """Give the supervisor an order (see engine) and descriptors."""
-        async with self._sending:  # one at a time, since a loop tells only one when a descriptor can be written
-            while True:
-                try:
-                    socket.send_fds(self._link, [order], fds)
-                    return
-                except BlockingIOError:  # many at once: the supervisor forks one after the other
-                    await until_writable(self._link)
-
-    def _read_on(self, fd: int) -> None:
-        """Read and forget what background processes of an ended command print, so that they neither wait nor fail."""
-        loop = asyncio.get_running_loop()
-        self._unread[fd] = loop
-
-        def forget() -> None:
-            with contextlib.suppress(BlockingIOError):
-                if not read_now(fd):
-                    loop.remove_reader(fd)
-                    del self._unread[fd]
-                    os.close(fd)
-
-        loop.add_reader(fd, forget)
-
-
-class _Kept:
-    """The first bytes of a stream, and how many there were."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._data = bytearray()
-        self._size = 0
-
-    def add(self, data: bytes) -> None:
-        self._size += len(data)
-        self._data += data[: self._limit - len(self._data)]
-
-    @property
-    def truncated(self) -> bool:
-        return self._size > len(self._data)
-
-    def read(self, encoding: str) -> str:
-        if encoding == "base64":
-            return base64.b64encode(self._data).decode()
-        # a character that the limit cuts in two is left out whole
-        return codecs.getincrementaldecoder("utf-8")("replace").decode(bytes(self._data), final=not self.truncated)
 
 
 def _decoded(text: str | None) -> bytes:

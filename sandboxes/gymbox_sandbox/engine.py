@@ -1,13 +1,14 @@
-"""Engine: forks a reaper for every command that a server asks for. One engine serves one or many servers.
+"""Engine: forks the reapers that a server asks for, each of which runs one command at a time.
+
+One engine serves one or many servers.
 
 A server holds a *link*, one end of a SEQPACKET socket pair. It sends, each with descriptors:
 
-    `s`        [control, stdin, stdout, stderr]   start a command (see spawn); on a terminal: [control]. One more is
-                                                  the command's descriptor 3
-    `a<n>`     [socket]                           another link, for another server, whose commands run as the nth of
-                                                  the agents' users (two bytes); the first link alone may ask for it
-    `k<token>`                                    kill all commands of this link; answered with the same bytes when
-                                                  none of their processes is left
+    `s`        [control]   start a reaper, which takes commands from this socket (see spawn)
+    `a<n>`     [socket]    another link, for another server, whose commands run as the nth of the agents' users (two
+                           bytes); the first link alone may ask for it
+    `k<token>`             kill all commands of this link and end its reapers; answered with the same bytes when none
+                           of their processes is left
 
 The engine parses nothing and never waits: a command's request is read by its reaper. When a link closes, all that was
 started over it is killed.
@@ -27,7 +28,7 @@ from gymbox_sandbox.options import User
 from gymbox_sandbox.process_tree import Descendants, kill_descendants, reap_children
 from gymbox_sandbox.reaper import most_descriptors, reap, wake_on_children
 
-_MOST_FDS = 5
+_MOST_FDS = 2
 
 
 def new_link() -> tuple[socket.socket, socket.socket]:
@@ -136,8 +137,8 @@ class Engine:
         except ConnectionError:
             message, fds = b"", []
         match message[:1], fds:
-            case b"s", [_, *_]:
-                self._start(link, fds)
+            case b"s", [control]:
+                self._start(link, control)
                 return
             case b"a", [fd] if link.socket.fileno() == self._first:
                 self._attach(socket.socket(fileno=fd), self._nth_agent(int.from_bytes(message[1:])))
@@ -160,27 +161,26 @@ class Engine:
         link.close()
         self._stopping = self._stopping or fd == self._first
 
-    def _start(self, link: Link, fds: list[int]) -> None:
+    def _start(self, link: Link, control: int) -> None:
         try:
             pid = os.fork()
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.write(fds[0], f"refused unavailable no process could be started: {error.strerror}\n".encode())
+                os.write(control, f"refused unavailable no process could be started: {error.strerror}\n".encode())
         else:
             if pid == 0:
-                self._become_reaper(link, fds)
+                self._become_reaper(link, control)
             link.reapers.add(pid)
             self._reapers[pid] = link
-        for fd in fds:
-            os.close(fd)
+        os.close(control)
 
-    def _become_reaper(self, link: Link, fds: list[int]) -> None:
+    def _become_reaper(self, link: Link, control: int) -> None:
         status = 1
         try:
             signal.set_wakeup_fd(-1)
             # above all the other end of the leash: a copy here would keep it from ever closing
-            close_all_but({link.leash, *fds})
-            reap(socket.socket(fileno=fds[0]), link.leash, fds[1:], link.agent)
+            close_all_but({link.leash, control})
+            reap(socket.socket(fileno=control), link.leash, link.agent)
             status = 0
         except BaseException:
             sys.excepthook(*sys.exc_info())

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 
 from pydantic import BaseModel, ConfigDict
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
 
 from gymbox_sandbox.bodies import read_as
-from gymbox_sandbox.command import Output, Started
+from gymbox_sandbox.command import Dropped, Output, Started
 from gymbox_sandbox.commands import Commands
+from gymbox_sandbox.event_stream import EventStream, frame
 from gymbox_sandbox.hang_up import unless_hung_up
-from gymbox_sandbox.problems import Problem
+from gymbox_sandbox.problems import Invalid
 from gymbox_sandbox.wire import ExecRequest, ExecResult, Pty
 
 
@@ -36,9 +34,11 @@ def exec_routes(commands: Commands) -> list[BaseRoute]:
         if not wanted.stream:
             result = await unless_hung_up(request.receive, commands.run(wanted))
             return Response(result.model_dump_json(), media_type="application/json")
+        if wanted.request_id is not None:
+            raise Invalid("a request_id is for a plain exec; a job can be followed, and followed again")
         events = commands.stream(wanted)
         # what is refused is still an ordinary answer
-        return _EventStream(await anext(events), events)
+        return EventStream(await anext(events), events, framed)
 
     async def stdin(request: Request) -> Response:
         exec_id = request.path_params["exec_id"]
@@ -57,7 +57,28 @@ def exec_routes(commands: Commands) -> list[BaseRoute]:
         commands.signal(request.path_params["exec_id"], (await read_as(_Signal, request)).signal)
         return Response(status_code=204)
 
+    def later(name: str, path: str, method: str) -> BaseRoute:
+        async def handler(request: Request) -> Response:
+            from gymbox_sandbox import background_routes  # which many sandboxes never need
+
+            handle: Callable[[Commands, Request], Awaitable[Response]] = getattr(background_routes, name)
+            return await handle(commands, request)
+
+        return Route(path, handler, methods=[method])
+
     return [
+        later("list_jobs", "/exec/jobs", "GET"),
+        later("start_job", "/exec/jobs/{id}", "PUT"),
+        later("show_job", "/exec/jobs/{id}", "GET"),
+        later("forget_job", "/exec/jobs/{id}", "DELETE"),
+        later("kill_job", "/exec/jobs/{id}/kill", "POST"),
+        later("job_output", "/exec/jobs/{id}/output", "GET"),
+        later("job_events", "/exec/jobs/{id}/events", "GET"),
+        later("list_shells", "/exec/shells", "GET"),
+        later("open_shell", "/exec/shells/{id}", "PUT"),
+        later("show_shell", "/exec/shells/{id}", "GET"),
+        later("close_shell", "/exec/shells/{id}", "DELETE"),
+        later("run_in_shell", "/exec/shells/{id}/run", "POST"),
         Route("/exec", exec, methods=["POST"]),
         Route("/exec/{exec_id}/stdin", stdin, methods=["POST"]),
         Route("/exec/{exec_id}/resize", resize, methods=["POST"]),
@@ -65,46 +86,12 @@ def exec_routes(commands: Commands) -> list[BaseRoute]:
     ]
 
 
-class _EventStream(Response):
-    """A streamed exec as server-sent events. It ends with `exit`, or with `error` and a problem."""
-
-    def __init__(
-        self,
-        first: Started | Output | ExecResult,
-        events: AsyncGenerator[Started | Output | ExecResult],
-    ) -> None:
-        super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-        del self.headers["content-length"]
-        self._first = first
-        self._events = events
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with aclosing(self._events):  # which kills the command, if it still runs
-            with contextlib.suppress(ClientDisconnect):
-                await unless_hung_up(receive, self._send(send))
-
-    async def _send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        await _send_event(send, _framed(self._first))
-        try:
-            async for event in self._events:
-                await _send_event(send, _framed(event))
-        except Problem as problem:
-            await _send_event(send, _frame("error", json.dumps(problem.to_wire())))
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _send_event(send: Send, event: bytes) -> None:
-    await send({"type": "http.response.body", "body": event, "more_body": True})
-
-
-def _framed(event: Started | Output | ExecResult) -> bytes:
+def framed(event: Started | Output | Dropped | ExecResult) -> bytes:
+    """What happens to a command, as a server-sent event."""
     if isinstance(event, Started):
-        return _frame("started", json.dumps({"exec_id": event.exec_id, "pid": event.pid}))
+        return frame("started", json.dumps({"exec_id": event.exec_id, "pid": event.pid}))
     if isinstance(event, Output):
-        return _frame(event.stream, json.dumps({"data": base64.b64encode(event.data).decode()}))
-    return _frame("exit", event.model_dump_json())
-
-
-def _frame(name: str, data: str) -> bytes:
-    return f"event: {name}\ndata: {data}\n\n".encode()
+        return frame(event.stream, json.dumps({"data": base64.b64encode(event.data).decode()}))
+    if isinstance(event, Dropped):
+        return frame("dropped", json.dumps({"bytes": event.bytes}))
+    return frame("exit", event.model_dump_json())

@@ -7,8 +7,10 @@ sets the pace.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import signal
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 
 from starlette.requests import ClientDisconnect, Request
@@ -19,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from gymbox_sandbox.command import Command, Ended, Output
 from gymbox_sandbox.commands import Commands
 from gymbox_sandbox.hang_up import unless_hung_up
-from gymbox_sandbox.problems import KINDS, Conflict, Internal, Invalid, Problem
+from gymbox_sandbox.problems import KINDS, AtCapacity, Conflict, Internal, Invalid, NotFound, Problem
 from gymbox_sandbox.spawn import Spawn
 
 log = logging.getLogger(__name__)
@@ -27,6 +29,7 @@ MOST_BYTES = 8 << 30
 """Bytes of one upload; of an archive, of its files together."""
 MOST_FILES = 200_000
 """Members of one uploaded archive."""
+MOST_WATCHES = 16
 _TIMEOUT = 86_400
 """Seconds; in effect the end of the connection ends a transfer."""
 
@@ -52,6 +55,12 @@ def routes(
         size = await _upload(request, commands, transfer(request, "write", mode, str(most_bytes)))
         return JSONResponse({"size": size})
 
+    async def watch(request: Request) -> Response:
+        recursive = request.query_params.get("recursive", "1")
+        if recursive not in ("0", "1"):
+            raise Invalid(f"recursive is 0 or 1, not {recursive!r}")
+        return await watched(commands, transfer(request, "watch", recursive))
+
     async def get_archive(request: Request) -> Response:
         only = request.query_params.getlist("only")
         return await _download(commands, transfer(request, "pack", *only), "application/x-tar")
@@ -63,6 +72,7 @@ def routes(
     return [
         Route("/files", get_file, methods=["GET"]),
         Route("/files", put_file, methods=["PUT"]),
+        Route("/files/watch", watch, methods=["GET"]),
         Route("/archive", get_archive, methods=["GET"]),
         Route("/archive", put_archive, methods=["PUT"]),
     ]
@@ -97,6 +107,41 @@ async def _download(commands: Commands, spawn: Spawn, media_type: str) -> Respon
                 head += event.data
         size, _, first = head.partition(b"\n")
         return _Download(command, stack.pop_all(), int(size), first, media_type)
+
+
+async def watched(commands: Commands, spawn: Spawn) -> Response:
+    """What a watch says, as server-sent events, until the caller leaves.
+
+    Raises:
+        AtCapacity: as many watch as may.
+        Problem: it cannot be watched.
+    """
+    from gymbox_sandbox.event_stream import EventStream, frame  # which many sandboxes never need
+
+    events = _lines(commands, spawn)
+    return EventStream(await anext(events), events, lambda line: frame(next(iter(json.loads(line))), line.decode()))
+
+
+async def _lines(commands: Commands, spawn: Spawn) -> AsyncGenerator[bytes]:
+    """The lines that a transfer writes.
+
+    Raises:
+        Problem: it failed, or came to its end.
+    """
+    if commands.watches >= MOST_WATCHES:
+        raise AtCapacity(f"{MOST_WATCHES} watches are open, and no more may be", retry_after=1)
+    commands.watches += 1
+    try:
+        async with commands.start(spawn) as command:
+            rest = b""
+            while isinstance(event := await command.next(), Output) and event.stream == "stdout":
+                *lines, rest = (rest + event.data).split(b"\n")
+                for line in lines:
+                    yield line
+            await outcome(command, event)
+            raise NotFound("what was watched is gone")
+    finally:
+        commands.watches -= 1
 
 
 async def outcome(command: Command, event: Output | Ended | None = None) -> bytes:

@@ -1,7 +1,8 @@
-"""Reaper: the life of one command, from fork to the last of its descendants.
+"""Reaper: the life of a command, from fork to the last of its descendants.
 
-Each command has a reaper of its own, between it and the supervisor. It runs as the supervisor's user, so the command
-cannot end it, and adopts the command's orphans, so no descendant gets away. It tells how the command ended the moment
+Each command has a reaper to itself, between it and the supervisor; one whose command has left nothing behind takes the
+next, which saves a fork. It runs as the supervisor's user, so the command cannot end it, and adopts the command's
+orphans, so no descendant gets away. It tells how the command ended the moment
 it does. Background children of a command that ended by itself live on, as a shell's user expects of `server &`; they
 end with the leash. A command that runs out of time, or whose caller hangs up, goes with its whole tree.
 """
@@ -24,7 +25,7 @@ from collections.abc import Sequence
 from gymbox_sandbox import prctl, transfer
 from gymbox_sandbox.options import User
 from gymbox_sandbox.process_tree import foreground_group, kill_descendants, reap_children, standing_still
-from gymbox_sandbox.spawn import Spawn
+from gymbox_sandbox.spawn import SIGNAL, Spawn
 
 _DEFAULT_SIGNALS = (
     signal.SIGPIPE,
@@ -38,34 +39,47 @@ _DEFAULT_SIGNALS = (
 """What Python or the supervisor changed, and a program expects as it is by default."""
 
 
-def reap(control: socket.socket, leash: int, stdio: Sequence[int], agent: User | None) -> None:
-    """Run the command that `control` asks for, and stay until none of its descendants is left.
+def reap(control: socket.socket, leash: int, agent: User | None) -> None:
+    """Run the commands that `control` asks for, one after the other, until it closes or one leaves children behind;
+    then stay until none of these is left.
 
     Args:
         leash: A descriptor; when its other end closes, everything is killed.
-        stdio: The command's input, output and errors, and what else it gets; on a terminal of its own, only that.
-        agent: Who runs the command; None for the user that this process has.
+        agent: Who runs the commands; None for the user that this process has.
     """
     prctl.adopt_orphans()
     woken = wake_on_children()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    spawn = Spawn.receive(control)
-    if spawn is None:
-        return
-    started = time.monotonic()
+    poll = select.poll()
+    for fd in (control.fileno(), leash):
+        poll.register(fd, select.POLLIN)
+    while True:
+        if leash in dict(poll.poll()) or (received := _next(control)) is None:
+            return
+        spawn, stdio = received
+        started = time.monotonic()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            _tell(control, f"refused unavailable no process could be started: {error.strerror}")
+            return
+        if pid == 0:
+            _become(spawn, stdio, agent, control)
+        for fd in stdio:
+            os.close(fd)
+        reaper = _Reaper(control, leash, woken, pid, started)
+        with standing_still(agent) if spawn.state else contextlib.nullcontext():
+            is_free = reaper.wait(started + spawn.timeout)
+        if not is_free:
+            return
+
+
+def _next(control: socket.socket) -> tuple[Spawn, list[int]] | None:
     try:
-        pid = os.fork()
-    except OSError as error:
-        _tell(control, f"refused unavailable no process could be started: {error.strerror}")
-        return
-    if pid == 0:
-        _become(spawn, stdio, agent, control)
-    for fd in stdio:
-        os.close(fd)
-    reaper = _Reaper(control, leash, woken, pid, started)
-    with standing_still(agent) if spawn.state else contextlib.nullcontext():
-        reaper.wait(started + spawn.timeout)
+        return Spawn.receive(control)
+    except ConnectionError:  # the server hung up without reading all that it was told
+        return None
 
 
 class _Reaper:
@@ -77,7 +91,8 @@ class _Reaper:
         self._started = started
         self._status: int | None = None
 
-    def wait(self, deadline: float) -> None:
+    def wait(self, deadline: float) -> bool:
+        """Wait for the command's end, and whether another can follow."""
         poll = select.poll()
         for fd in (self._control.fileno(), self._leash, self._woken):
             poll.register(fd, select.POLLIN)
@@ -85,30 +100,37 @@ class _Reaper:
             ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
             if not ready:
                 self._kill(timed_out=True)
-                return
+                return False
             if self._leash in ready or (self._control.fileno() in ready and not self._obey()):
                 self._kill()
-                return
+                return False
             if self._woken in ready:
                 os.read(self._woken, 512)
                 self._reap()
-        self._tell_end()
+        free = not self._reap()
+        self._tell_end(free=free)
+        if free:
+            return True
         poll.unregister(self._control)
         self._control.close()
         while self._reap():
             if self._leash in dict(poll.poll()):
                 kill_descendants(self._reap)
-                return
+                return False
             os.read(self._woken, 512)
+        return False
 
     def _obey(self) -> bool:
         """Pass on the signals that the server asks for; False if it hung up."""
-        numbers = self._control.recv(16)
-        for number in numbers:
+        try:
+            message = self._control.recv(2, socket.MSG_WAITALL)
+        except ConnectionError:  # it hung up without reading all that we told
+            return False
+        for number in message[1:]:
             group = foreground_group(self._pid)
             with contextlib.suppress(OSError):
                 os.killpg(group if group > 0 else self._pid, number)
-        return bool(numbers)
+        return message[:1] == SIGNAL
 
     def _kill(self, *, timed_out: bool = False) -> None:
         kill_descendants(self._reap)
@@ -121,9 +143,9 @@ class _Reaper:
         if pid == self._pid:
             self._status = status
 
-    def _tell_end(self, *, timed_out: bool = False) -> None:
+    def _tell_end(self, *, timed_out: bool = False, free: bool = False) -> None:
         code = -signal.SIGKILL if self._status is None else os.waitstatus_to_exitcode(self._status)
-        _tell(self._control, f"ended {code} {int(timed_out)} {time.monotonic() - self._started:.6f}")
+        _tell(self._control, f"ended {code} {int(timed_out)} {int(free)} {time.monotonic() - self._started:.6f}")
 
 
 def change_user(user: User | None) -> None:
@@ -140,6 +162,8 @@ def _become(spawn: Spawn, stdio: Sequence[int], agent: User | None, control: soc
         os.setsid()
         os.umask(0o022)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if spawn.transfer:
+            transfer.load(spawn.argv[0])
         if not spawn.state:
             _be_first_to_go(agent)
             change_user(agent)

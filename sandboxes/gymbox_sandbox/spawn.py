@@ -2,10 +2,12 @@
 
 Nul-separated, as execve has it: whoever reads it may be root, and needs no parser. What travels on that socket:
 
-    server → reaper   one Spawn, then single bytes: signal numbers. Hanging up kills the command and its tree.
+    server → reaper   `s` and a Spawn, with the descriptors that the command gets; then `k` and one byte, the number
+                      of a signal, as often as wanted. Hanging up kills the command and its tree.
     reaper → server   lines: `started PID` (with a descriptor of the terminal, if it runs on one), or
-                      `refused KIND TEXT` (KIND as in problems); then `ended CODE TIMED_OUT SECONDS`, CODE negative
-                      for a signal
+                      `refused KIND TEXT` (KIND as in problems); then `ended CODE TIMED_OUT FREE SECONDS`, CODE
+                      negative for a signal. If FREE is 1, nothing of the command is left, and the reaper takes another
+                      Spawn
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+SPAWN, SIGNAL = b"s", b"k"
+"""What a message to a reaper begins with."""
 _LENGTH_BYTES = 4
+_MOST_FDS = 8
 
 
 class Spawn(NamedTuple):
@@ -50,15 +55,24 @@ class Spawn(NamedTuple):
         if any("\0" in field for field in [*fields, self.script]):
             raise ValueError("a nul byte cannot be part of a command, its environment or its directory")
         body = b"\0".join(map(os.fsencode, fields))
-        return len(body).to_bytes(_LENGTH_BYTES) + body
+        return SPAWN + len(body).to_bytes(_LENGTH_BYTES) + body
 
     @classmethod
-    def receive(cls, control: socket.socket) -> Spawn | None:
-        """The next request on a socket; None if the other side hangs up instead."""
-        head = _exactly(control, _LENGTH_BYTES)
+    def receive(cls, control: socket.socket) -> tuple[Spawn, list[int]] | None:
+        """The next request on a socket, and the descriptors with it; None if the other side hangs up instead."""
+        kind, fds, _, _ = socket.recv_fds(control, 1, _MOST_FDS, socket.MSG_CMSG_CLOEXEC)
+        while kind == SIGNAL:  # it was for a command that has ended
+            if not control.recv(1):
+                return None
+            kind, fds, _, _ = socket.recv_fds(control, 1, _MOST_FDS, socket.MSG_CMSG_CLOEXEC)
+        head = _exactly(control, _LENGTH_BYTES) if kind == SPAWN else b""
         body = _exactly(control, int.from_bytes(head)) if head else b""
         if not body:
             return None
+        return cls._of(body), fds
+
+    @classmethod
+    def _of(cls, body: bytes) -> Spawn:
         cwd, timeout, rows, columns, kind, count, *rest = map(os.fsdecode, body.split(b"\0"))
         argv, variables = rest[: int(count)], rest[int(count) :]
         return cls(

@@ -6,6 +6,9 @@ It runs in a process of the agent's user, so permissions and links are the kerne
     write PATH MODE BYTES           reads the bytes (at most BYTES); writes how many they were
     pack PATH [ONLY…]               writes `-1\\n` and a tar of the tree, or of what these patterns match in it
     unpack PATH BYTES FILES         reads a tar of at most so much; writes how many files it held
+    watch PATH RECURSIVE            writes what changes in a folder (see watching), until it is gone
+
+Holes of sparse files are kept: in a tar they are not stored, and of plain bytes zeros are not written.
 
 On failure the exit code is 1 and standard error holds `KIND CAUSE TEXT` (KIND as in problems, CAUSE `-` or one word).
 SIGTERM is for a transfer that was cut off: what is half written is removed.
@@ -24,7 +27,7 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from tarfile import TarFile, TarInfo
 
-_CHUNK = 1 << 16
+_CHUNK = 1 << 18
 _KINDS = {
     errno.ENOENT: ("not_found", "-"),
     errno.ENOTDIR: ("not_found", "-"),
@@ -63,6 +66,10 @@ def _do(arguments: Sequence[str]) -> None:
             _say(f"{_write(path, int(mode, 8), int(most))}\n".encode())
         case ["pack", path, *only]:
             _pack(path, only)
+        case ["watch", path, recursive]:
+            from gymbox_sandbox.watching import watch
+
+            watch(path, recursive == "1", _say)
         case ["unpack", path, most_bytes, most_files]:
             _say(f"{_unpack(path, int(most_bytes), int(most_files))}\n".encode())
 
@@ -80,6 +87,14 @@ def guarded(work: Callable[[], None]) -> int:
     except SystemExit:
         return 1
     return 0
+
+
+def load(verb: str) -> None:
+    """Import what a transfer needs, which whoever it will be may not be allowed to read."""
+    if verb in ("pack", "unpack", "write"):
+        from gymbox_sandbox import sparse  # noqa: F401
+    elif verb == "watch":
+        from gymbox_sandbox import watching  # noqa: F401
 
 
 def _fail(kind: str, cause: str, text: str) -> int:
@@ -108,11 +123,22 @@ def _read(path: str) -> None:
     # what the kernel makes up as it is read (/proc) has size 0
     left = status.st_size or -1
     _say(f"{left}\n".encode())
+    if left > 0:
+        left -= _splice(fd, left)
     while left and (chunk := os.read(fd, min(_CHUNK, left) if left > 0 else _CHUNK)):
         _say(chunk)
         left -= len(chunk) if left > 0 else 0
     if left > 0:
         raise Refused(f"{path} became shorter while it was read", "conflict")
+
+
+def _splice(fd: int, size: int) -> int:
+    """Move so many bytes of a file to the output without a copy, as far as the kernel can; how many that were."""
+    done = 0
+    with contextlib.suppress(OSError):  # not of every file system, and not into every output
+        while done < size and (moved := os.splice(fd, 1, size - done)):
+            done += moved
+    return done
 
 
 def _refuse_special(path: str, mode: int) -> None:
@@ -155,13 +181,16 @@ def _store(directory: int, name: str, chunks: Iterator[bytes], mode: int, modifi
         existing = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
         if not stat.S_ISLNK(existing):
             _refuse_special(name, existing)
+    from gymbox_sandbox.sparse import SparseWriter
+
     partial = f".{name[:64]}.{os.urandom(6).hex()}.partial"
     fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
     try:
-        size = 0
-        for chunk in chunks:
-            _write_all(fd, chunk)
-            size += len(chunk)
+        with open(fd, "wb", buffering=0, closefd=False) as file:
+            writer = SparseWriter(file)
+            for chunk in chunks:
+                writer.write(chunk)
+            writer.finish()
         os.fchmod(fd, mode)
         if modified is not None:
             os.utime(fd, (modified, modified))
@@ -171,18 +200,20 @@ def _store(directory: int, name: str, chunks: Iterator[bytes], mode: int, modifi
         raise
     finally:
         os.close(fd)
-    return size
+    return writer.size
 
 
 def _pack(path: str, only: Sequence[str]) -> None:
-    import tarfile
+    from tarfile import PAX_FORMAT
+
+    from gymbox_sandbox.sparse import SparseTarFile
 
     os.close(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC))
     _say(b"-1\n")
     patterns = [pattern.split("/") for pattern in only]
     with (
         open(1, "wb", closefd=False) as output,
-        tarfile.open(mode="w|", fileobj=output, bufsize=_CHUNK, format=tarfile.PAX_FORMAT) as archive,
+        SparseTarFile.open(mode="w|", fileobj=output, bufsize=_CHUNK, format=PAX_FORMAT) as archive,
     ):
         for folder, folders, files in os.walk(path, onerror=_raise):
             folders.sort()

@@ -16,6 +16,20 @@ token: `tools` may call what stands under *tools*; `control` may call everything
     POST   /exec/{exec_id}/stdin    raw bytes; `?eof=1` closes it   (control)
     POST   /exec/{exec_id}/resize   {"rows": n, "columns": n}       (control)
     POST   /exec/{exec_id}/signal   {"signal": "SIGINT"}            (control)
+    PUT    /exec/jobs/{id}          JobRequest -> JobView; the same again finds the job that it started     (control)
+    GET    /exec/jobs               -> {"jobs": [JobView, …]}       (control)
+    GET    /exec/jobs/{id}          -> JobView; `?wait=SECONDS` until it has ended, or so long  (control)
+    GET    /exec/jobs/{id}/output   -> JobOutput; `?offset=N`, `&encoding=base64`               (control)
+    GET    /exec/jobs/{id}/events   -> server-sent events from `?offset=N` on, as of a streamed exec, and
+                                       `dropped {bytes}`; who hangs up can come again           (control)
+    POST   /exec/jobs/{id}/kill     -> JobView; its whole tree is killed                        (control)
+    DELETE /exec/jobs/{id}          kills and forgets it; its id cannot be used again           (control)
+    PUT    /exec/shells/{id}        ShellRequest -> ShellView; the same again finds the same    (control)
+    GET    /exec/shells             -> {"shells": [ShellView, …]}   (control)
+    GET    /exec/shells/{id}        -> ShellView                    (control)
+    POST   /exec/shells/{id}/run    ShellRun -> ShellResult         (control)
+    DELETE /exec/shells/{id}        kills and forgets it            (control)
+    GET    /files/watch?path=…      -> server-sent events `ready`, `change`, `overflow`; `&recursive=0`  (control)
     GET    /files?path=…            -> the bytes                    (control)
     PUT    /files?path=…&mode=644   the bytes -> {"size": n}        (control)
     GET    /archive?path=…          -> tar of a tree; with `&only=…`, once or more, of what matches  (control)
@@ -112,6 +126,11 @@ class ExecRequest(Strict):
     """Answer as server-sent events: `started {exec_id, pid}`, `stdout`/`stderr {data}` (base64), and last
     `exit` with the ExecResult (stdout and stderr left empty), or `error` with a problem. Hanging up, streamed or not,
     kills the command's whole tree."""
+    request_id: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    """Plain exec only: the caller's name for this very request. Asked again with the same id and body, the command is
+    not run again: its answer is, or will be, that of the first. It runs to its end or timeout whether or not its
+    caller stays. Another body under the id is a conflict (409); an answer that is no longer kept (the last 256 are, up
+    to 16 MB) is gone (410)."""
     pty: Pty | None = None
     """Streamed exec only: run on a terminal; everything comes as `stdout`."""
 

@@ -10,6 +10,7 @@ import socket
 import tarfile
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,6 +101,32 @@ async def test_exec_streams_as_it_goes(sandbox: SandboxClient) -> None:
                 await run.write(b"two\n")
     assert [output for name, output in seen if name == "stdout"] == [b"one\n", b"two\n"]
     assert run.result is not None and run.result.exit_code == 0
+
+
+async def test_jobs_shells_and_watches_work_and_end_with_verify(sandbox: SandboxClient) -> None:
+    shell = await sandbox.shells.open("main")
+    await shell.run("x=kept; cd /tmp")
+    assert (await shell.run("echo $x $PWD")).stdout == "kept /tmp\n"
+    await sandbox.jobs.start("job", "echo out; sleep 99")
+    async with sandbox.watch(".") as changes:
+        await sandbox.exec("touch made")
+        assert (await anext(changes)).path == "made"
+        async with sandbox.jobs.follow("job") as execution:
+            events = execution.events()
+            assert [(await anext(events)).name for _ in range(2)] == ["started", "stdout"]
+            await sandbox.verify(ROW, Response())
+            assert (await anext(events)).data["signal"] == 9
+    assert "signal 9" in ((await sandbox.shells.list())[0].ended or "")
+
+
+async def test_a_sparse_file_stays_sparse(sandbox: SandboxClient, tmp_path: Path) -> None:
+    await sandbox.exec("truncate -s 20M holed; echo end >> holed")
+    with (tmp_path / "tree").open("w+b") as file:
+        assert await sandbox.save(".", file) == "tree"
+        assert (tmp_path / "tree").stat().st_size < 1_000_000
+        file.seek(0)
+        await sandbox.put("copy", file, tree=True)
+    assert await text(sandbox, "cmp holed copy/holed && expr $(stat -c %b copy/holed) '<' 1000") == "1"
 
 
 async def test_files_go_in_and_out_byte_for_byte(sandbox: SandboxClient) -> None:

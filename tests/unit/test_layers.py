@@ -33,7 +33,17 @@ ISLANDS = {
             "progress",
         ),
         *("dataset", "dataset_index", "datasets", "row_check", "faults", "checks", "code_version"),
-        *("client", "sandbox_client", "execution", "judge", "run_control", "budget", "cancels", "artifacts"),
+        *(
+            "client",
+            "sandbox_client",
+            "background",
+            "execution",
+            "judge",
+            "run_control",
+            "budget",
+            "cancels",
+            "artifacts",
+        ),
     },
 }
 CONTRACTS = {

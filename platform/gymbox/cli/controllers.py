@@ -6,12 +6,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+import typer
+
 from gymbox.cli.places import admin_token, state_folder
 from gymbox.errors import ConfigError, Unauthorized
 from gymbox.runs.places import TOKEN_VARIABLE
 
 if TYPE_CHECKING:  # imported where it is used, so that --help is quick
     from gymbox.client import ControllerClient
+
+Controller = typer.Option("", "--controller", help="Address of the controller; default: the one that runs here.")
+AsJson = typer.Option(False, "--json", help="Print JSON.")
+Id = typer.Argument(help="Id of the sandbox.")
 
 
 def controller_url(given: str) -> str:

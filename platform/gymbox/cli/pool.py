@@ -7,9 +7,8 @@ from gymbox_sandbox.lifecycle import PoolSettings, PoolView
 from pydantic import ValidationError
 
 from gymbox.cli import Commands
-from gymbox.cli.controllers import ask
+from gymbox.cli.controllers import AsJson, Controller, ask
 from gymbox.cli.env import print_json, print_table
-from gymbox.cli.sandbox import AsJson, Controller
 from gymbox.errors import ConfigError
 
 app = typer.Typer(

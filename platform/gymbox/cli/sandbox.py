@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
+import secrets
+import shlex
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -18,15 +18,16 @@ import typer
 from gymbox_sandbox.lifecycle import SandboxView
 from gymbox_sandbox.wire import ExecRequest, ExecResult, Pty
 
-from gymbox.cli import Commands
-from gymbox.cli.controllers import ask
+from gymbox.cli import Commands, jobs
+from gymbox.cli.controllers import AsJson, Controller, Id, ask
 from gymbox.cli.env import print_json, print_table
+from gymbox.cli.terminals import LONGEST, exit_code, follow, raw_terminal, terminal_size
 from gymbox.errors import ConfigError, NotFound
 from gymbox.sdk.trees import pack, unpack
 
 if TYPE_CHECKING:  # imported where they are used, so that --help is quick
     from gymbox.client import ControllerClient
-    from gymbox.execution import Execution
+    from gymbox.sandbox_client import SandboxClient
 
 app = typer.Typer(
     cls=Commands,
@@ -36,12 +37,8 @@ app = typer.Typer(
     help="Work with the sandboxes of a running controller.",
 )
 
-LONGEST = 86_400.0
-TIMED_OUT = 124
-"""Exit code of a command that was killed for taking too long, as of `timeout`."""
-Controller = typer.Option("", "--controller", help="Address of the controller; default: the one that runs here.")
-AsJson = typer.Option(False, "--json", help="Print JSON.")
-Id = typer.Argument(help="Id of the sandbox.")
+for _command in (jobs.jobs, jobs.attach, jobs.kill, jobs.watch):
+    app.command()(_command)
 FilesOnly = typer.Option(False, "--files-only", help="Leave out what the environment knows of the task.")
 
 
@@ -151,6 +148,10 @@ def exec_(
     id: str = Id,
     command: list[str] = typer.Argument(metavar="COMMAND...", help="Program and arguments."),
     interactive: bool = typer.Option(False, "--interactive", "-i", help="Pass this input on to the command."),
+    tty: bool = typer.Option(False, "--tty", "-t", help="Run it on a terminal."),
+    detach: bool = typer.Option(False, "--detach", "-d", help="Leave it in the background, and print its job's name."),
+    name: str = typer.Option("", "--name", "-n", help="Name of the job (with --detach); default: a random one."),
+    in_shell: str = typer.Option("", "--shell", "-s", help="Run it in the shell of this name, which is kept."),
     workdir: str = typer.Option("", "--workdir", "-w", help="Where it runs (default: the workspace)."),
     env: list[str] = typer.Option([], "--env", "-e", help="NAME=VALUE; may be repeated."),
     timeout: float = typer.Option(LONGEST, help="Seconds, then it is killed (exit code 124)."),
@@ -161,45 +162,85 @@ def exec_(
     \b
     gymbox sandbox exec ID -- ls -la
     tar c . | gymbox sandbox exec -i ID -- tar x
+    gymbox sandbox exec -it ID -- python3
+    gymbox sandbox exec -d --name train ID -- python3 train.py
+    gymbox sandbox exec --shell s1 ID -- 'cd /tmp; export A=1'
     """
-    request = ExecRequest(
-        command=command[1:] if command[0] == "--" else command,
-        stdin_open=interactive,
-        cwd=workdir or None,
-        env=dict(pair.partition("=")[::2] for pair in env),
-        timeout=timeout,
-        stream=True,
-    )
+    words = command[1:] if command[0] == "--" else command
+    settings: dict[str, Any] = {"cwd": workdir or None, "env": dict(pair.partition("=")[::2] for pair in env)}
+    if in_shell and (interactive or tty or detach):
+        raise ConfigError("a command in a shell has no input and no terminal of its own: leave out -i, -t and -d")
+    if name and not detach:
+        raise ConfigError("--name is for --detach")
+    if in_shell:
 
-    async def run(client: ControllerClient) -> ExecResult:
+        async def run_in_shell(client: ControllerClient) -> ExecResult:
+            return await _run_in_shell(await client.attach(id), in_shell, words, settings, timeout)
+
+        raise typer.Exit(exit_code(ask(controller, run_in_shell)))
+    here = interactive and tty and sys.stdin.isatty() and sys.stdout.isatty()
+    fields: dict[str, Any] = {**settings, "command": words, "timeout": timeout, "stdin_open": interactive}
+    if tty:
+        fields["pty"] = terminal_size() if sys.stdout.isatty() else Pty(rows=24, columns=80)
+
+    async def run(client: ControllerClient) -> ExecResult | str:
         sandbox = await client.attach(id)
-        async with sandbox.exec_stream(request) as execution:
-            return await _follow(execution, sys.stdin.fileno() if interactive else None)
+        if detach:
+            return (await sandbox.jobs.start(name or f"job-{secrets.token_hex(4)}", **fields)).id
+        async with sandbox.exec_stream(ExecRequest(**fields, stream=True)) as execution:
+            with raw_terminal() if here else nullcontext():
+                return await follow(execution, sys.stdin.fileno() if interactive else None, resizes=here)
 
-    raise typer.Exit(exit_code(ask(controller, run)))
+    found = ask(controller, run)
+    if isinstance(found, str):
+        typer.echo(found)
+    else:
+        raise typer.Exit(exit_code(found))
+
+
+async def _run_in_shell(
+    sandbox: SandboxClient, name: str, words: list[str], settings: dict[str, Any], timeout: float
+) -> ExecResult:
+    """Run a command in a shell that is kept, opened if it is new."""
+    shell = await sandbox.shells.open(name, **settings)
+    result = await shell.run(words[0] if len(words) == 1 else shlex.join(words), timeout=timeout)
+    typer.echo(result.stdout, nl=False)
+    typer.echo(result.stderr, nl=False, err=True)
+    if result.state_lost:
+        typer.echo(f"the shell {name} has ended, and its state is lost", err=True)
+    return result
 
 
 @app.command()
-def shell(id: str = Id, controller: str = Controller) -> None:
+def shell(
+    id: str = Id,
+    name: str = typer.Option(
+        "", "--name", "-n", help="Come back to the shell of this name, or open it; Ctrl-] leaves it running."
+    ),
+    controller: str = Controller,
+) -> None:
     """Open a shell in a sandbox, on this terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("a shell needs a terminal; to run one command: gymbox sandbox exec ID -- COMMAND")
+    fields: dict[str, Any] = {
+        "command": "if command -v bash >/dev/null; then exec bash; else exec sh; fi",
+        "env": {"TERM": os.environ.get("TERM", "xterm")},
+        "stdin_open": True,
+        "timeout": LONGEST,
+        "pty": terminal_size(),
+    }
 
     async def run(client: ControllerClient) -> ExecResult:
-        request = ExecRequest(
-            command="if command -v bash >/dev/null; then exec bash; else exec sh; fi",
-            env={"TERM": os.environ.get("TERM", "xterm")},
-            stdin_open=True,
-            timeout=LONGEST,
-            stream=True,
-            pty=_terminal_size(),
-        )
         sandbox = await client.attach(id)
-        async with sandbox.exec_stream(request) as execution:
-            with _raw_terminal():
-                return await _follow(execution, sys.stdin.fileno(), resizes=True)
+        if name:
+            if all(job.id != name for job in await sandbox.jobs.list()):
+                await sandbox.jobs.start(name, **fields)
+            return await jobs.on_terminal(sandbox, name)
+        async with sandbox.exec_stream(ExecRequest(**fields, stream=True)) as execution:
+            with raw_terminal():
+                return await follow(execution, sys.stdin.fileno(), resizes=True)
 
-    raise typer.Exit(exit_code(ask(controller, run)))
+    raise typer.Exit(jobs.code_or_left(lambda: ask(controller, run)))
 
 
 @app.command()
@@ -233,13 +274,6 @@ def cp(
             unpack(ask(controller, save), file, here / Path(from_path).name if into else here)
 
 
-def exit_code(result: ExecResult) -> int:
-    """What a shell would report for the command."""
-    if result.timed_out:
-        return TIMED_OUT
-    return result.exit_code if result.exit_code is not None else 128 + (result.signal or 0)
-
-
 def _row(view: SandboxView) -> list[str]:
     now = time.time()
     left = view.ended.cause if view.ended else said(view.expires_at - now)
@@ -256,83 +290,3 @@ def _place(text: str) -> tuple[str | None, str]:
     """The sandbox and the path in `ID:PATH`; a path here has a / before its first colon, or no colon."""
     id, colon, path = text.partition(":")
     return (id, path) if colon and id and "/" not in id else (None, text)
-
-
-# --- terminals
-
-
-async def _follow(execution: Execution, stdin: int | None, *, resizes: bool = False) -> ExecResult:
-    """Print a command's output as it comes and, from when it has started, give it what comes in on `stdin`."""
-    loop = asyncio.get_running_loop()
-    typing: asyncio.Task[None] | None = None
-    try:
-        async for event in execution.events():
-            if event.name == "started" and stdin is not None:
-                typing = asyncio.create_task(_type(execution, stdin))
-                if resizes:
-                    loop.add_signal_handler(signal.SIGWINCH, lambda: asyncio.ensure_future(_resize(execution)))
-            elif event.name in ("stdout", "stderr"):
-                _write(sys.stdout if event.name == "stdout" else sys.stderr, event.output)
-    finally:
-        if typing is not None:
-            typing.cancel()
-            await asyncio.wait({typing})
-        if resizes:
-            loop.remove_signal_handler(signal.SIGWINCH)
-    assert execution.result is not None
-    return execution.result
-
-
-async def _type(execution: Execution, stdin: int) -> None:
-    async for content in _chunks(stdin):
-        await execution.write(content)
-    await execution.close_stdin()
-
-
-async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
-    """What can be read from a descriptor, until its end. Files are read at once: the loop cannot watch them."""
-    loop, readable = asyncio.get_running_loop(), asyncio.Event()
-    while True:
-        readable.clear()
-        try:
-            loop.add_reader(descriptor, readable.set)
-        except PermissionError:
-            pass  # a file: always readable
-        else:
-            try:
-                await readable.wait()
-            finally:
-                loop.remove_reader(descriptor)
-        content = os.read(descriptor, 64 * 1024)
-        if not content:
-            return
-        yield content
-
-
-async def _resize(execution: Execution) -> None:
-    size = _terminal_size()
-    await execution.resize(size.rows, size.columns)
-
-
-def _terminal_size() -> Pty:
-    columns, rows = os.get_terminal_size(sys.stdout.fileno())
-    return Pty(rows=max(1, rows), columns=max(1, columns))
-
-
-@contextmanager
-def _raw_terminal() -> Iterator[None]:
-    import termios
-    import tty
-
-    descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
-    try:
-        tty.setraw(descriptor, termios.TCSADRAIN)
-        yield
-    finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-
-
-def _write(stream: Any, content: bytes) -> None:
-    stream.buffer.write(content)
-    stream.buffer.flush()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from gymbox.cli import Commands
-from gymbox.cli.controllers import ask
+from gymbox.cli.controllers import AsJson, Controller, ask
 from gymbox.cli.env import print_json, print_table
-from gymbox.cli.sandbox import AsJson, Controller, said
+from gymbox.cli.sandbox import said
 
 if TYPE_CHECKING:  # imported where it is used, so that --help is quick
     from gymbox.client import ControllerClient

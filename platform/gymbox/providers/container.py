@@ -6,8 +6,6 @@ environment's manifest; nothing that a caller says reaches the engine as it is.
 
 from __future__ import annotations
 
-import json
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from gymbox_sandbox.options import User
 from gymbox.environment import Environment, Limits, Manifest
 from gymbox.network import RESOLVER, told, way_out
 from gymbox.providers import StartSpec
+from gymbox.providers.confinement import confined
 
 CONTROLLER_LABEL = "gymbox.controller"
 ENVIRONMENT_LABEL = "gymbox.environment"
@@ -32,15 +31,11 @@ WORKSPACE = "/workspace"
 PYTHON = "/opt/gymbox/venv/bin/python"
 ENVIRONMENT = "/opt/gymbox/environment"
 SERVER_UID, PROXY_GID, AGENT_UID = 10002, 10003, 10001
-MEGABYTE = 1024 * 1024
-CPU_PERIOD = 100_000
-"""Microseconds."""
 INODES_PER_MB = 64
 """Files that a file system may hold, where the manifest does not say: one for each 16 KiB."""
 CAPABILITIES = ("KILL", "SETGID", "SETUID")
 """What the supervisor needs to start and to end processes of the two users, and to use files as these for a snapshot;
 none of their processes ever has one."""
-SECCOMP = json.dumps(json.loads(files("gymbox.providers").joinpath("seccomp.json").read_text()))
 
 
 def server_user(caller: User) -> User:
@@ -98,7 +93,6 @@ def container_config(spec: StartSpec, image: str, controller_id: str, command: l
 
 def _host_config(spec: StartSpec, network: str) -> dict[str, Any]:
     limits = spec.environment.manifest.limits
-    memory = limits.memory_mb * MEGABYTE
     agents = f"uid={AGENT_UID},gid={AGENT_UID}"
     tmpfs = {
         "/tmp": _tmpfs(limits, limits.tmp_mb, "mode=1777"),
@@ -107,34 +101,15 @@ def _host_config(spec: StartSpec, network: str) -> dict[str, Any]:
     if spec.disk is None:
         tmpfs[WORKSPACE] = _tmpfs(limits, limits.workspace_mb, f"mode=0755,{agents}")
     return {
-        "Init": True,
-        "Privileged": False,
-        "CapDrop": ["ALL"],
+        **confined(limits, log_kb=limits.log_mb * 1024),
         "CapAdd": list(CAPABILITIES),
-        "SecurityOpt": ["no-new-privileges:true", f"seccomp={SECCOMP}"],
-        "ReadonlyRootfs": True,
         "Binds": [f"{spec.directory}:{DIRECTORY}:rw", *_resolver(spec)],
         "Tmpfs": tmpfs,
-        "ShmSize": 64 * MEGABYTE,
         "NetworkMode": network,
         # a resolver that answers nobody: the engine would pass questions on to the host's (CVE-2024-29018)
         "Dns": ["127.0.0.1"] if network != "none" else [],
-        "IpcMode": "private",
         # shared memory goes with the last process that holds it, so what the agent leaves cannot starve verify
         "Sysctls": {"kernel.shm_rmid_forced": "1"},
-        "CgroupnsMode": "private",
-        "Memory": memory,
-        "MemorySwap": memory,
-        # NanoCpus would say the same, but is refused where it is more than the machine has
-        "CpuPeriod": CPU_PERIOD,
-        "CpuQuota": int(limits.cpus * CPU_PERIOD),
-        "PidsLimit": limits.pids,
-        "Ulimits": [
-            {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
-            {"Name": "core", "Soft": 0, "Hard": 0},
-        ],
-        "LogConfig": {"Type": "json-file", "Config": {"max-size": f"{limits.log_mb * 512}k", "max-file": "2"}},
-        "RestartPolicy": {"Name": "no"},
         **({} if spec.disk is None else {"Mounts": [_volume(spec.disk)]}),
     }
 

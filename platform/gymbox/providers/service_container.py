@@ -7,14 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from gymbox.providers import StartSpec
+from gymbox.providers.confinement import confined
 from gymbox.providers.container import (
     CONTROLLER_LABEL,
-    CPU_PERIOD,
     DIRECTORY_LABEL,
     ENVIRONMENT_LABEL,
     INODES_PER_MB,
-    MEGABYTE,
-    SECCOMP,
     SERVICE_LABEL,
     SERVICES_LABEL,
     network_of,
@@ -23,6 +21,7 @@ from gymbox.providers.images import ServiceImage
 
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
 """What an image's entry point needs that starts as root, makes its folders its user's, and becomes that user."""
+LOG_KB = 20 * 1024
 
 
 def service_name(id: str, service: str) -> str:
@@ -34,7 +33,6 @@ def service_config(spec: StartSpec, name: str, image: ServiceImage, controller_i
     """The body of the Engine API's `POST /containers/create`."""
     service = spec.environment.manifest.services[name]
     limits, network = service.limits, network_of(spec.id)
-    memory = limits.memory_mb * MEGABYTE
     writable = {"/tmp": None, "/run": None, **image.writable}
     return {
         "Image": image.tag,
@@ -52,30 +50,12 @@ def service_config(spec: StartSpec, name: str, image: ServiceImage, controller_i
         # it is asked while it starts, and its end is heard; asking for ever costs a process each time
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": {
-            "Init": True,
-            "Privileged": False,
-            "CapDrop": ["ALL"],
+            **confined(limits, log_kb=LOG_KB),
             # one that never is root needs none
             "CapAdd": [] if service.user not in (None, "0", "root") else list(CAPABILITIES),
-            "SecurityOpt": ["no-new-privileges:true", f"seccomp={SECCOMP}"],
-            "ReadonlyRootfs": True,
             "Tmpfs": {folder: _tmpfs(limits.tmpfs_mb, owner) for folder, owner in writable.items()},
-            "ShmSize": 64 * MEGABYTE,
             "NetworkMode": network,
             "Dns": ["127.0.0.1"],  # as for a sandbox: a resolver that answers nobody
-            "IpcMode": "private",
-            "CgroupnsMode": "private",
-            "Memory": memory,
-            "MemorySwap": memory,
-            "CpuPeriod": CPU_PERIOD,
-            "CpuQuota": int(limits.cpus * CPU_PERIOD),
-            "PidsLimit": limits.pids,
-            "Ulimits": [
-                {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
-                {"Name": "core", "Soft": 0, "Hard": 0},
-            ],
-            "LogConfig": {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}},
-            "RestartPolicy": {"Name": "no"},
         },
         "NetworkingConfig": {"EndpointsConfig": {network: {"Aliases": [name]}}},
     }

@@ -16,7 +16,8 @@ from gymbox_sandbox.lifecycle import Ended
 
 from gymbox.errors import NotFound, Problem, Unavailable
 from gymbox.providers import OnEnd
-from gymbox.providers.container import MEGABYTE, NETWORK_LABEL, SERVICE_LABEL, SERVICES_LABEL, directory_of
+from gymbox.providers.confinement import MEGABYTE
+from gymbox.providers.container import NETWORK_LABEL, SERVICE_LABEL, SERVICES_LABEL, directory_of
 from gymbox.providers.ends import LOG_LINES, last_lines, why_it_ended
 from gymbox.providers.engine import Engine
 from gymbox.providers.events import ContainerEvent, Events

@@ -8,6 +8,8 @@ import tarfile
 from pathlib import Path
 from typing import IO, Literal
 
+from gymbox_sandbox.sparse import BLOCK, SparseTarFile, SparseWriter
+
 from gymbox.errors import ConfigError
 
 
@@ -20,7 +22,7 @@ def pack(source: Path, packed: IO[bytes]) -> int | None:
     try:
         mode = source.stat().st_mode
         if stat.S_ISDIR(mode):
-            with tarfile.open(fileobj=packed, mode="w") as tar:
+            with SparseTarFile.open(fileobj=packed, mode="w") as tar:
                 tar.add(source, arcname=".")
         else:
             with source.open("rb") as file:
@@ -44,6 +46,8 @@ def unpack(kind: Literal["tree", "file"], packed: IO[bytes], target: Path) -> No
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("wb") as file:
-                shutil.copyfileobj(packed, file)
+                writer = SparseWriter(file)
+                shutil.copyfileobj(packed, writer, BLOCK)
+                writer.finish()
     except (OSError, tarfile.TarError) as error:
         raise ConfigError(f"cannot write {target}: {error}") from error

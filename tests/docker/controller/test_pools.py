@@ -36,15 +36,21 @@ async def filled(client: ControllerClient, environment: str, number: int) -> Non
     await until(full)
 
 
+def containers(engine: Any, state: Path, *labels: str, **filters: str) -> set[str]:
+    """Names of this controller's containers, of those with these labels and whatever else."""
+    ours = f"{CONTROLLER_LABEL}={(state / 'main' / 'id').read_text()}"
+    found = engine.containers.list(all=True, ignore_removed=True, filters={"label": [ours, *labels], **filters})
+    return {each.name for each in found}
+
+
 async def emptied(client: ControllerClient, environment: str, engine: Any, state: Path) -> None:
     """Nothing of this controller is left."""
     await client.set_pool(environment, PoolSettings())
     for view in await client.sandboxes():
         await client.delete(view.id)
-    label = f"{CONTROLLER_LABEL}={(state / 'main' / 'id').read_text()}"
 
     async def nothing() -> bool:
-        return not engine.containers.list(all=True, ignore_removed=True, filters={"label": label})
+        return not containers(engine, state)
 
     await until(nothing)
     assert os.listdir(state / "main" / "s") == []
@@ -64,22 +70,19 @@ async def test_a_claimed_container_does_a_whole_task_and_goes_with_its_sandbox(c
         assert (await client.get("s1")).phases.reset is not None
 
         await client.delete("s1")
-        assert view.container not in {each.name for each in engine.containers.list(all=True, ignore_removed=True)}
+        assert view.container not in containers(engine, state)
         group = await client.create_group(CreateGroup(id="g", n=2, environment="counter"))
         assert [one.status for one in group.sandboxes] == ["ready"] * 2
 
         await filled(client, "counter", 2)
-        spare = next(
-            each.name
-            for each in engine.containers.list(filters={"label": "gymbox.pool"})
-            if each.name.startswith(f"gymbox-{(state / 'main' / 'id').read_text()}")
-            and each.name not in {one.container for one in group.sandboxes}
-        )
+        spare = (
+            containers(engine, state, "gymbox.pool", status="running") - {one.container for one in group.sandboxes}
+        ).pop()
         engine.containers.get(spare).kill()
 
         async def replaced() -> bool:
             [pool] = await client.pools()
-            return pool.ready >= 2 and spare not in {each.name for each in engine.containers.list(all=True)}
+            return pool.ready >= 2 and spare not in containers(engine, state)
 
         await until(replaced)
         await emptied(client, "counter", engine, state)

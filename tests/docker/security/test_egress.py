@@ -152,7 +152,8 @@ async def test_an_adopted_sandbox_has_its_way_out_again(
     fetch = ["python3", "-c", FETCH.format(urls=["http://public.test/"])]
     assert "SHUT" in (await run_in(started, fetch))["stdout"]  # nobody decides, so nothing leaves
     await sandboxes.provider.open(sandboxes.controller_id, lambda id, ended: None)
-    [found] = await sandboxes.provider.list()
-    spec = sandboxes.spec_again(found.id)
+    [listed] = await sandboxes.provider.list()
+    spec = sandboxes.spec_again(listed.id)
     await sandboxes.provider.start(spec, lambda phase: None)
-    assert "OPEN" in (await run_in(started, fetch))["stdout"]
+    found = await run_in(started, fetch)
+    assert "OPEN" in found["stdout"], found

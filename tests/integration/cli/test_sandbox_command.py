@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from gymbox.cli.controllers import ask, controller_url
-from gymbox.cli.sandbox import exit_code
+from gymbox.cli.terminals import exit_code
 from gymbox.controller.settings import DEFAULT_PORT
 from gymbox.controller.state import StateDirectory
 from gymbox.errors import ConfigError

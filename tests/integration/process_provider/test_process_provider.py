@@ -417,8 +417,16 @@ async def test_servers_and_commands_inherit_no_secrets(bench: Bench, monkeypatch
 
 
 async def test_an_environment_with_a_network_is_refused(bench: Bench) -> None:
-    with pytest.raises(Unavailable, match="provider=docker"):
+    with pytest.raises(Unavailable, match=r"online asks for a network \(internal\), which needs provider=docker"):
         await bench.provider.prepare(bench.write(SERVER, name="online", network="internal"))
+    allowed = bench.write(SERVER, name="listed", network={"allow": ["example.org"]})
+    with pytest.raises(Unavailable, match=r"listed asks for a network \(allow: example.org\)"):
+        await bench.provider.prepare(allowed)
+
+
+async def test_an_environment_with_services_is_refused(bench: Bench) -> None:
+    with pytest.raises(Unavailable, match=r"shop asks for services \(db\), which need provider=docker"):
+        await bench.provider.prepare(bench.write(SERVER, name="shop", services={"db": {"image": "db:1"}}))
 
 
 async def test_logs_of_nobody_are_not_found(bench: Bench) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from gymbox.environment import Manifest
+from gymbox.environment import Environment, Manifest
+from gymbox.errors import ConfigError
 from gymbox.network import AllowList, Network, Way, told, way_out
 from pydantic import TypeAdapter, ValidationError
 
@@ -106,3 +108,18 @@ def test_names_are_told_of_listed_hosts_whatever_their_port() -> None:
 def test_a_network_is_told_in_a_line_and_to_the_relay(value: Any, line: str, relay: str) -> None:
     found: Network = TypeAdapter(Network).validate_python(value)
     assert told(found) == line and str(way_out(found)) == relay
+
+
+def test_what_is_wrong_with_a_network_is_told_where_it_stands(tmp_path: Path) -> None:
+    def told_of(network: str) -> str:
+        folder = tmp_path / "wrong"
+        folder.mkdir(exist_ok=True)
+        (folder / "environment.yaml").write_text(f"description: x\nnetwork: {network}\n")
+        with pytest.raises(ConfigError) as caught:
+            Environment.load(folder)
+        return str(caught.value).partition("is wrong:\n")[2]
+
+    assert told_of("bridge") == (
+        "  network: 'bridge' is no network: write none, internal, models, open or {allow: [example.org, …]}"
+    )
+    assert told_of("{allow: [10.0.0.1]}").startswith("  network.allow.0: '10.0.0.1' is an address: write it as")

@@ -11,9 +11,9 @@ import pytest
 from gymbox.environment import Environment, Manifest
 from gymbox.errors import ConfigError
 from gymbox.providers import StartSpec
+from gymbox.providers.confinement import SECCOMP
 from gymbox.providers.container import (
     CONTROLLER_LABEL,
-    SECCOMP,
     SERVICE_LABEL,
     SERVICES_LABEL,
     container_config,

@@ -90,6 +90,19 @@ class Host:
             assert answer.status == 200, await answer.text()
             yield _events(answer)
 
+    async def call(self, method: str, path: str, *, status: int = 200, **options: Any) -> Any:
+        """What is answered with this status, as JSON."""
+        async with self.client.request(method, path, **options) as answer:
+            assert answer.status == status, await answer.text()
+            return await answer.json() if answer.content_type.endswith("json") else None
+
+    @asynccontextmanager
+    async def followed(self, route: str, **parameters: Any) -> AsyncIterator[AsyncIterator[tuple[str, Any]]]:
+        """The events of a route; leaving the context hangs up."""
+        async with self.client.get(route, params=parameters) as answer:
+            assert answer.status == 200, await answer.text()
+            yield _events(answer)
+
     @contextmanager
     def gate(self) -> Iterator[Callable[[str], Any]]:
         """What is said to it is read by a command from `gate` in the workspace, and until then that waits."""

@@ -73,15 +73,16 @@ async def test_an_engine_survives_what_is_no_request(engine, tmp_path, capfd):
     null = os.open(os.devnull, os.O_RDWR)
     for message, fds in (
         (b"s", []),
+        (b"s", [null, null]),
         (b"k?", [null]),
         (b"a", []),
         (b"unknown", [null]),
         (b"x" * 200, []),
     ):
         socket.send_fds(link, [message], fds)
-    for request in (b"", SPAWN[:-5], b"\0\0\0\5hello", b"\0\0\0\0"):
-        socket.send_fds(link, [b"s"], [theirs.fileno(), null, null, null])
-        ours.sendall(request)
+    for request in (b"", b"?", b"k", b"k\2", SPAWN[:-5], b"s\0\0\0\5hello", b"s\0\0\0\0"):
+        socket.send_fds(link, [b"s"], [theirs.fileno()])
+        socket.send_fds(ours, [request], [null, null, null])
         ours.close()
         theirs.close()
         ours, theirs = socket.socketpair()

@@ -27,6 +27,9 @@ def tar_of(*members, form=tarfile.PAX_FORMAT):
         for member in members:
             if isinstance(member, tarfile.TarInfo):
                 archive.addfile(member)
+            elif isinstance(member[0], tarfile.TarInfo):
+                member[0].size = len(member[1])
+                archive.addfile(member[0], io.BytesIO(member[1]))
             else:
                 info = tarfile.TarInfo(member[0])
                 info.size = len(member[1])
@@ -272,6 +275,18 @@ async def test_a_tree_that_is_none_is_told(host):
     assert (await get(host, "file", "/archive"))[0] == 404
 
 
+def sparse_bomb():
+    """A member of few bytes that says to be a file of a terabyte."""
+    info = member("bomb", tarfile.REGTYPE)
+    info.pax_headers = {
+        "GNU.sparse.major": "1",
+        "GNU.sparse.minor": "0",
+        "GNU.sparse.name": "bomb",
+        "GNU.sparse.realsize": str(1 << 40),
+    }
+    return info, b"1\n1099511627776\n0\n".ljust(512, b"\0")
+
+
 ESCAPES = {
     "parent": [("../escaped", b"x")],
     "hidden parent": [("a/../../escaped", b"x")],
@@ -293,6 +308,7 @@ ESCAPES = {
     "no name": [("", b"x")],
     "through a file": [("a", b"x"), ("a/b", b"x")],
     "too large": [member("huge", tarfile.REGTYPE, size=65 << 20)],
+    "sparse bomb": [sparse_bomb()],
     "too many": [(str(number), b"") for number in range(201)],
 }
 

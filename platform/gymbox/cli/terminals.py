@@ -1,0 +1,132 @@
+"""Terminals: a command in a sandbox on this terminal, or through these pipes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from gymbox_sandbox.wire import ExecResult, Pty
+
+if TYPE_CHECKING:
+    from gymbox.execution import Execution
+
+LONGEST = 86_400.0
+TIMED_OUT = 124
+"""Exit code of a command that was killed for taking too long, as of `timeout`."""
+DETACH = b"\x1d"
+"""Ctrl-]: leaves what runs on a terminal to itself, where one can come back to it."""
+
+
+class Detached(Exception):
+    """The user left, and what was followed goes on."""
+
+
+def exit_code(result: ExecResult) -> int:
+    """What a shell would report for the command."""
+    if result.timed_out:
+        return TIMED_OUT
+    return result.exit_code if result.exit_code is not None else 128 + (result.signal or 0)
+
+
+async def follow(
+    execution: Execution, stdin: int | None, *, resizes: bool = False, leaves: bool = False
+) -> ExecResult:
+    """Print a command's output as it comes and, from when it has started, give it what comes in on `stdin`.
+
+    Raises:
+        Detached: the user typed Ctrl-], which `leaves` allows.
+    """
+    loop = asyncio.get_running_loop()
+    typing: asyncio.Task[None] | None = None
+    following = asyncio.current_task()
+    assert following is not None
+    try:
+        async for event in execution.events():
+            if event.name == "started" and stdin is not None:
+                typing = asyncio.create_task(_type(execution, stdin, leaves))
+                typing.add_done_callback(lambda typed: _has_left(typed) and following.cancel())
+                if resizes:
+                    loop.add_signal_handler(signal.SIGWINCH, lambda: asyncio.ensure_future(_resize(execution)))
+            elif event.name in ("stdout", "stderr"):
+                _write(sys.stdout if event.name == "stdout" else sys.stderr, event.output)
+            elif event.name == "dropped":
+                _write(sys.stderr, f"[{event.data['bytes']} bytes were dropped]\r\n".encode())
+    except asyncio.CancelledError:
+        if typing is None or not _has_left(typing):
+            raise
+        following.uncancel()
+        raise Detached from None
+    finally:
+        if typing is not None:
+            typing.cancel()
+            await asyncio.wait({typing})
+        if resizes:
+            loop.remove_signal_handler(signal.SIGWINCH)
+    assert execution.result is not None
+    return execution.result
+
+
+def _has_left(typing: asyncio.Task[None]) -> bool:
+    return typing.done() and not typing.cancelled() and isinstance(typing.exception(), Detached)
+
+
+async def _type(execution: Execution, stdin: int, leaves: bool) -> None:
+    async for content in _chunks(stdin):
+        if leaves and DETACH in content:
+            raise Detached
+        await execution.write(content)
+    await execution.close_stdin()
+
+
+async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
+    """What can be read from a descriptor, until its end. Files are read at once: the loop cannot watch them."""
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    while True:
+        readable.clear()
+        try:
+            loop.add_reader(descriptor, readable.set)
+        except PermissionError:
+            pass  # a file: always readable
+        else:
+            try:
+                await readable.wait()
+            finally:
+                loop.remove_reader(descriptor)
+        content = os.read(descriptor, 64 * 1024)
+        if not content:
+            return
+        yield content
+
+
+async def _resize(execution: Execution) -> None:
+    size = terminal_size()
+    await execution.resize(size.rows, size.columns)
+
+
+def terminal_size() -> Pty:
+    columns, rows = os.get_terminal_size(sys.stdout.fileno())
+    return Pty(rows=max(1, rows), columns=max(1, columns))
+
+
+@contextmanager
+def raw_terminal() -> Iterator[None]:
+    import termios
+    import tty
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    try:
+        tty.setraw(descriptor, termios.TCSADRAIN)
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _write(stream: Any, content: bytes) -> None:
+    stream.buffer.write(content)
+    stream.buffer.flush()

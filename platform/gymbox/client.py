@@ -226,7 +226,7 @@ class ControllerClient:
         """Make `n` sandboxes that begin where this one is, all or none.
 
         Args:
-            name: they are `NAME-0`, `NAME-1`, …; with one, the same request may be sent again.
+            name: they are `NAME.0`, `NAME.1`, …; with one, the same request may be sent again.
             files_only, lease, labels, patience: see ForkSandbox.
 
         Raises:

@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,10 @@ class Egress:
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
         self._command = command
         self._orders: dict[str, tuple[dict[str, Any], socket.socket]] = {}
+        self._unsent: deque[tuple[dict[str, Any], socket.socket | None]] = deque()
+        """What the process that runs has not read fast enough to be sent."""
+        self._announced: set[str] = set()
+        """Whose `open` it was sent, or will be."""
         self._traffic: OrderedDict[str, Traffic] = OrderedDict()
         self._before: dict[str, Traffic] = {}
         self._control: socket.socket | None = None
@@ -70,7 +74,7 @@ class Egress:
                 await self._start()
                 self._keeper = asyncio.create_task(self._keep(), name="egress")
             else:
-                self._send(order, listener)
+                self._announce(spec.id)
 
     def lead_models(self, id: str, models: ModelsAt) -> None:
         """Send a sandbox's model calls there from now on; one that has no way to models, or is no more, is fine."""
@@ -85,6 +89,8 @@ class Egress:
         if found is None:
             return
         found[1].close()
+        self._unsent = deque(each for each in self._unsent if each[1] is not found[1])
+        self._announced.discard(id)
         self._send({"close": id})
         self._traffic.move_to_end(id)
         while len(self._traffic) > len(self._orders) + REMEMBERED:
@@ -125,8 +131,8 @@ class Egress:
             raise Unavailable(f"the egress process cannot be started: {error}") from error
         self._control = control
         asyncio.get_running_loop().add_reader(control, self._hear)
-        for order, listener in self._orders.values():
-            self._send(order, listener)
+        for id in self._orders:
+            self._announce(id)
 
     async def _keep(self) -> None:
         """Start the process anew whenever it ends: until then nothing leaves a sandbox."""
@@ -148,18 +154,44 @@ class Egress:
     def _hang_up(self) -> None:
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control)
+            self._forget_unsent()
+            self._announced.clear()
             self._control.close()
             self._control = None
 
+    def _announce(self, id: str) -> None:
+        """Tell the process of a way, once: a second `open` would end the sandbox's connections."""
+        if self._control is not None and id in self._orders and id not in self._announced:
+            self._announced.add(id)
+            self._send(*self._orders[id])
+
     def _send(self, order: dict[str, Any], listener: socket.socket | None = None) -> None:
-        if self._control is None:
-            return
+        if self._control is not None:
+            self._unsent.append((order, listener))
+            self._flush()
+
+    def _flush(self) -> None:
+        """Send what the process has room for, and the rest once it has read that."""
+        assert self._control is not None
         try:
-            socket.send_fds(self._control, [json.dumps(order).encode()], [listener.fileno()] if listener else [])
-        except OSError as error:  # it has ended, or does not keep up: then it is made to end, and told all anew
+            while self._unsent:
+                order, listener = self._unsent[0]
+                fds = [listener.fileno()] if listener else []
+                socket.send_fds(self._control, [json.dumps(order).encode()], fds)
+                self._unsent.popleft()
+        except BlockingIOError:
+            asyncio.get_running_loop().add_writer(self._control, self._flush)
+            return
+        except OSError as error:  # it has ended, or will: then the next one is told all anew
             log.error("the egress process takes no orders: %s", error)
             if self._process is not None and self._process.returncode is None:
                 self._process.kill()
+        self._forget_unsent()
+
+    def _forget_unsent(self) -> None:
+        assert self._control is not None
+        asyncio.get_running_loop().remove_writer(self._control)
+        self._unsent.clear()
 
     def _hear(self) -> None:
         assert self._control is not None

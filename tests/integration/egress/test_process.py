@@ -216,3 +216,38 @@ async def test_a_process_that_cannot_be_started_again_is_tried_until_it_can(
     await egress.open(spec(tmp_path, {"allow": ["public.test"]}, "meanwhile"))  # fails closed, and works later
     egress._command = command
     assert (await said(tmp_path / "meanwhile", PUBLIC)).endswith(b"hello")
+
+
+async def test_more_ways_than_its_socket_holds_are_all_opened_at_first_and_after_a_restart(
+    egress: Egress, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [f"box-{number}" for number in range(300)]
+    boxes = [spec(tmp_path, {"allow": ["public.test", "a-long-name." * 20 + "test"]}, name) for name in names]
+    await asyncio.gather(*(egress.open(box) for box in boxes))
+    before = pid_of(egress)
+    for box in boxes:
+        assert (await said(box.directory, PUBLIC)).endswith(b"hello")
+    assert pid_of(egress) == before
+    os.kill(before, signal.SIGKILL)
+    await until(lambda: egress._control is not None and pid_of(egress) != before)
+    assert egress._unsent  # it has not begun to read, and there is no room for them all
+    egress.close_way(names[-1])
+    for box in boxes[:-1]:
+        assert (await said(box.directory, PUBLIC)).endswith(b"hello")
+    assert "takes no orders" not in caplog.text and caplog.text.count("the egress process ended") == 1
+    assert not egress._unsent
+
+
+async def test_a_way_that_is_opened_while_the_process_starts_is_told_to_it_once(
+    egress: Egress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    send = egress._send
+    monkeypatch.setattr(egress, "_send", lambda order, *fds: (told.append(order), send(order, *fds)))
+    boxes = [spec(tmp_path, {"allow": ["public.test"]}, name) for name in ("one", "two", "three")]
+    opening = asyncio.gather(*(egress.open(box) for box in boxes))
+    await asyncio.sleep(0)
+    egress.close_way("three")
+    await opening
+    assert [order["open"] for order in told if "open" in order] == ["one", "two"]
+    assert (await said(boxes[1].directory, PUBLIC)).endswith(b"hello")

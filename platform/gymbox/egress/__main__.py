@@ -31,21 +31,40 @@ LONGEST_ORDER = 128 * 1024
 TELL_EVERY = 0.1
 """Seconds between two reports on one sandbox."""
 BACKLOG = 256
+LONGEST_FAULT = 500
+
+
+class Faults:
+    """What went wrong in this process that nobody waited for. A sandbox may bring it about as often as it likes, so
+    it is told when it happens first, and each time that there are twice as many."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def note(self, fault: BaseException | str | None) -> None:
+        """Count one."""
+        self.count += 1
+        if self.count & (self.count - 1) == 0:
+            told = repr(fault)[:LONGEST_FAULT]
+            print(f"fault {self.count} of the egress process: {told}", file=sys.stderr, flush=True)
 
 
 class Egress:
     """All sandboxes of one provider."""
 
-    def __init__(self, control: socket.socket, places: Places) -> None:
+    def __init__(self, control: socket.socket, places: Places, faults: Faults) -> None:
         control.setblocking(False)
+        self._faults = faults
         self._control = control
         self._places = places
         self._sandboxes: dict[str, tuple[asyncio.Server, Ways, Ledger]] = {}
         self._due: dict[str, asyncio.TimerHandle] = {}
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Take orders until the provider hangs up."""
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, said: self._faults.note(said.get("exception") or said["message"]))
         orders: asyncio.Queue[tuple[bytes, list[int]]] = asyncio.Queue()
         loop.add_reader(self._control, self._receive, orders)
         try:
@@ -54,7 +73,8 @@ class Egress:
         finally:
             loop.remove_reader(self._control)
             for id in list(self._sandboxes):
-                await self._close(id)
+                self._close(id)
+            await asyncio.gather(*self._ending)
 
     def _receive(self, orders: asyncio.Queue[tuple[bytes, list[int]]]) -> None:
         try:
@@ -69,27 +89,34 @@ class Egress:
 
     async def _do(self, order: dict[str, Any], fds: list[int]) -> None:
         if "close" in order:
-            await self._close(order["close"])
+            self._close(order["close"])
             return
         if "lead" in order:
             if order["lead"] in self._sandboxes:
                 self._sandboxes[order["lead"]][1].lead_models(ModelsAt.model_validate(order["models"]))
             return
         id, models = order["open"], order["models"]
-        await self._close(id)
+        self._close(id)
         ledger = Ledger(changed=self._later(id))
         ways = Ways(Way.model_validate(order["way"]), models and ModelsAt.model_validate(models), ledger, self._places)
         listener = socket.socket(fileno=fds[0])
         server = await asyncio.start_unix_server(ways.serve, sock=listener, backlog=BACKLOG)
         self._sandboxes[id] = server, ways, ledger
 
-    async def _close(self, id: str) -> None:
+    def _close(self, id: str) -> None:
+        """Let nothing more in; the connections that there are end beside the orders that follow."""
         if id in self._sandboxes:
-            server, ways, _ = self._sandboxes[id]
-            server.close()
-            await ways.close()
             self._tell(id)  # what has not been told yet
-            del self._sandboxes[id]
+            server, ways, ledger = self._sandboxes.pop(id)
+            server.close()
+            ending = asyncio.create_task(self._end(id, ways, ledger))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    async def _end(self, id: str, ways: Ways, ledger: Ledger) -> None:
+        await ways.close()
+        if id not in self._sandboxes:
+            self._report(id, ledger)
 
     def _later(self, id: str) -> Callable[[], None]:
         def changed() -> None:
@@ -104,14 +131,20 @@ class Egress:
             return
         due.cancel()
         ledger = self._sandboxes[id][2]
+        if not self._report(id, ledger):
+            self._later(id)()
+
+    def _report(self, id: str, ledger: Ledger) -> bool:
+        """Whether that is done; False: the provider is busy."""
         report = ledger.report()
         try:
             self._control.send(json.dumps({"sandbox": id, **report}).encode())
-        except BlockingIOError:  # the provider is busy: again in a moment
+        except BlockingIOError:
             ledger.news[:0] = report["news"]
-            self._later(id)()
+            return False
         except OSError:
             pass  # it is gone, and we shall be
+        return True
 
 
 def drop_rights() -> None:
@@ -135,7 +168,9 @@ def main(places: Places | None = None) -> None:
     socket.getaddrinfo("localhost", 80)
     "xn--nxasmq6b".encode("idna")
     drop_rights()
-    asyncio.run(Egress(control, places or Places()).run())
+    faults = Faults()
+    sys.unraisablehook = lambda unraisable: faults.note(unraisable.exc_value)
+    asyncio.run(Egress(control, places or Places(), faults).run())
 
 
 if __name__ == "__main__":

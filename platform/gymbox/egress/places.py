@@ -10,7 +10,9 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 
 from gymbox.egress.ledger import Refused
 
@@ -18,6 +20,8 @@ CONNECT_TIMEOUT = 10.0
 """Seconds for one address."""
 _MOST_ADDRESSES = 4
 """Addresses of one name that are tried."""
+_LOOK_UPS = ThreadPoolExecutor(128, "look-up")
+"""A thread waits for each: more than a few sandboxes that ask for names without an answer can hold."""
 _NEVER = tuple(
     ipaddress.ip_network(network)
     for network in (
@@ -65,7 +69,8 @@ async def resolve(host: str, port: int) -> list[str]:
     Raises:
         OSError: it has none.
     """
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_LOOK_UPS, look_up)
     return [str(address[0]) for *_, address in found]
 
 
@@ -81,8 +86,13 @@ class Places:
         self._resolve = resolve
         self._permitted = permitted
 
-    async def connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def connect(
+        self, host: str, port: int, turns: asyncio.Semaphore
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection to the first permitted address of a host that takes one.
+
+        Args:
+            turns: a sandbox's look-ups under way.
 
         Raises:
             Refused: it has no address that may be connected to, or none that answers.
@@ -90,8 +100,9 @@ class Places:
         target = f"{host}:{port}"
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                found = [ipaddress.ip_address(text.partition("%")[0]) for text in await self._resolve(host, port)]
-        except (OSError, UnicodeError, TimeoutError) as error:
+                addresses = await self._addresses(host, port, turns)
+            found = [ipaddress.ip_address(text.partition("%")[0]) for text in addresses]
+        except (OSError, ValueError) as error:
             raise Refused(target, "the name has no address", status=502) from error
         permitted = [address for address in dict.fromkeys(found) if self._permitted(address)]
         if not permitted:
@@ -104,6 +115,13 @@ class Places:
             except (OSError, TimeoutError):
                 continue
         raise Refused(target, "it does not take a connection", status=502)
+
+    async def _addresses(self, host: str, port: int, turns: asyncio.Semaphore) -> list[str]:
+        """A look-up goes on when nobody waits for it any more, and its turn ends with it."""
+        await turns.acquire()
+        looking = asyncio.ensure_future(self._resolve(host, port))
+        looking.add_done_callback(lambda _: turns.release())
+        return await asyncio.shield(looking)
 
     async def dial(self, address: Address, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection to exactly this address; a test's internet has its ports elsewhere.

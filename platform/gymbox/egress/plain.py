@@ -111,9 +111,9 @@ def authority(text: str) -> Target:
         Refused: it is something else.
     """
     host, colon, port = text.rpartition(":")
-    if not colon or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65_536:
+    if not colon or not (number := _port(port)):
         raise Refused(text, "CONNECT takes host:port", status=400)
-    return Target(_host(host, text), int(port), "")
+    return Target(_host(host, text), number, "")
 
 
 def absolute(request: h11.Request) -> Target:
@@ -209,10 +209,17 @@ def _host_header(request: h11.Request) -> Target | None:
         if name == b"host":
             text = value.decode("latin-1")
             host, colon, port = text.rpartition(":") if ":" in text.rpartition("]")[2] else (text, "", "80")
-            if not (port.isascii() and port.isdecimal()) or int(port) > 65_535:
+            if (number := _port(port)) is None:
                 raise Refused(text, "its Host header is none", status=400)
-            return Target(_host(host, text), int(port), "/")
+            return Target(_host(host, text), number, "/")
     return None
+
+
+def _port(text: str) -> int | None:
+    """A port's number, if it is one: of thousands of digits Python makes no number."""
+    if len(text) > 5 or not (text.isascii() and text.isdecimal()):
+        return None
+    return number if (number := int(text)) < 65_536 else None
 
 
 def _host(host: str, text: str) -> str:

@@ -16,49 +16,66 @@ IDLE = 600.0
 """Seconds of silence, both ways, after which a tunnel is closed."""
 
 
+class _Hello(ssl.SSLObject):
+    """A handshake that ends once it is known whom the client asks for."""
+
+    asked: str | None = None
+    heard: bool = False
+
+
+def _note(connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int:
+    assert isinstance(connection, _Hello)
+    connection.asked, connection.heard = name, True
+    return ssl.ALERT_DESCRIPTION_HANDSHAKE_FAILURE  # that is all we want to know of it
+
+
+def _listening() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sslobject_class = _Hello
+    context.sni_callback = _note
+    return context
+
+
+_LISTENING = _listening()
+
+
 async def hello(reader: asyncio.StreamReader, already: bytes, within: float) -> tuple[bytes, str | None]:
     """The first bytes of a TLS connection, and the server's name in them (SNI), if there is one.
 
     Raises:
         Refused: it is no TLS, is too long, or did not come in time.
     """
-    data = already
+    incoming = ssl.MemoryBIO()
+    handshake = _LISTENING.wrap_bio(incoming, ssl.MemoryBIO(), server_side=True)
+    assert isinstance(handshake, _Hello)
+    data, chunk = already, already
     try:
         async with asyncio.timeout(within):
-            while not (found := _asked_for(data)):
+            while not _heard(handshake, incoming, chunk):
                 chunk = await reader.read(CHUNK)
                 data += chunk
                 if not chunk or len(data) > LONGEST_HELLO:
                     raise Refused("(tls)", "no TLS client is so long, or so short, about its first words", status=400)
     except TimeoutError as error:
         raise Refused("(tls)", f"no TLS client began within {within:g} s", status=408) from error
-    return data, found[0]
+    return data, handshake.asked
 
 
-def _asked_for(data: bytes) -> list[str | None]:
-    """The server name that a ClientHello asks for; nothing while it is not whole.
+def _heard(handshake: _Hello, incoming: ssl.MemoryBIO, chunk: bytes) -> bool:
+    """Whether a ClientHello is whole with these bytes more.
 
     Raises:
         Refused: this is no TLS.
     """
-    found: list[str | None] = []
-
-    def note(_: ssl.SSLObject, name: str | None, __: ssl.SSLContext) -> int:
-        found.append(name)
-        return ssl.ALERT_DESCRIPTION_HANDSHAKE_FAILURE  # that is all we want to know of it
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.sni_callback = note
-    incoming = ssl.MemoryBIO()
-    incoming.write(data)
+    incoming.write(chunk)
     try:
-        context.wrap_bio(incoming, ssl.MemoryBIO(), server_side=True).do_handshake()
+        handshake.do_handshake()
     except ssl.SSLWantReadError:
-        return []
+        return False
     except ssl.SSLError as error:
-        if not found:
+        if not handshake.heard:
             raise Refused("(tls)", "what was sent is no TLS", status=400) from error
-    return found
+    return handshake.heard
 
 
 def check_name(host: str, asked: str | None) -> None:
@@ -93,8 +110,7 @@ async def tunnel(
         for task in (*halves, quiet):
             task.cancel()
         await asyncio.gather(*halves, quiet, return_exceptions=True)
-        for writer in (client[1], server[1]):
-            await closed(writer)
+        await asyncio.gather(closed(client[1]), closed(server[1]))
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, moved: asyncio.Event) -> None:
@@ -115,7 +131,12 @@ async def _until_quiet(moved: asyncio.Event, idle: float) -> None:
 
 
 async def closed(writer: asyncio.StreamWriter) -> None:
-    """Close a connection; one that the other side has broken is fine."""
+    """Close a connection; one that the other side has broken is fine. What it does not take in a second is dropped:
+    else its buffer would stay for as long as it likes."""
     writer.close()
-    with contextlib.suppress(OSError, ssl.SSLError, TimeoutError):
-        await asyncio.wait_for(writer.wait_closed(), 1)
+    try:
+        with contextlib.suppress(OSError, ssl.SSLError):
+            async with asyncio.timeout(1):
+                await writer.wait_closed()
+    finally:
+        writer.transport.abort()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Sequence
+from functools import cache
 from urllib.parse import urlsplit
 
 import h11
@@ -18,10 +19,18 @@ from gymbox.network import Strict, Way, is_address
 
 MOST_CONNECTIONS = 256
 """Of one sandbox at once; one more is closed at once."""
+MOST_LOOK_UPS = 4
+"""Of names, of one sandbox at once: each holds a thread for as long as it takes, and those are shared."""
 HEAD_WITHIN = 15.0
 """Seconds in which a request's head, a TLS client's first words, or a question about a name must be there."""
 PROXY, TLS, PLAIN, NAME, MODELS = b"pthnm"
 KINDS = {PROXY: "proxy", TLS: "tls", PLAIN: "http", NAME: "dns", MODELS: "models"}
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Whom model servers are known by. To read that takes so long that all sandboxes would wait for each call."""
+    return ssl.create_default_context()
 
 
 class ModelsAt(Strict):
@@ -55,6 +64,8 @@ class Ways:
         self._most = most
         self._head_within = head_within
         self._open: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._look_ups = asyncio.Semaphore(MOST_LOOK_UPS)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, to its end. Never raises."""
@@ -63,6 +74,8 @@ class Ways:
         self._open.add(task)
         kind = "any"
         try:
+            if self._closed:
+                return  # it was taken a moment before
             if len(self._open) > self._most:
                 raise Refused("(connection)", f"there are {self._most} already")
             async with asyncio.timeout(self._head_within):
@@ -81,16 +94,21 @@ class Ways:
             self._ledger.refuse(kind, refusal)
         except (OSError, EOFError, TimeoutError, ssl.SSLError, h11.ProtocolError):
             pass  # it broke off, or fell silent: the sandbox's own matter, or the host's that it reached
+        except Exception as error:  # a fault of ours, which the sandbox may bring about as often as it likes
+            self._ledger.refuse(kind, Refused("(connection)", f"it cannot be served ({type(error).__name__})"))
         finally:
-            self._open.discard(task)
-            await closed(writer)
+            try:
+                await closed(writer)
+            finally:
+                self._open.discard(task)
 
     def lead_models(self, models: ModelsAt) -> None:
         """Send model calls there from now on."""
         self._models = models
 
     async def close(self) -> None:
-        """End all connections."""
+        """End all connections, and those that come yet."""
+        self._closed = True
         for task in list(self._open):
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
@@ -105,7 +123,7 @@ class Ways:
             else:
                 target = absolute(request) if kind == PROXY else origin(request)
                 self._check(target)
-                server = await self._places.connect(target.host, target.port)
+                server = await self._places.connect(target.host, target.port, self._look_ups)
                 await self._forwarded(request, client, server, target)
         except Refused as refusal:
             await refuse(client, refusal)
@@ -115,7 +133,7 @@ class Ways:
         self._check(target)
         if target.port == 80:
             raise Refused(str(target), "plain HTTP is asked for with http://…, not by CONNECT")
-        server = await self._places.connect(target.host, target.port)
+        server = await self._places.connect(target.host, target.port, self._look_ups)
         try:
             await client.send(h11.Response(status_code=200, headers=[], reason="Connection established"))
             first = client.connection.trailing_data[0]
@@ -134,7 +152,7 @@ class Ways:
         if asked is None:
             raise Refused("(tls)", "it says no server's name")
         self._check(target := Target(asked, 443, ""))
-        server = await self._places.connect(target.host, target.port)
+        server = await self._places.connect(target.host, target.port, self._look_ups)
         self._ledger.passed()
         await tunnel((reader, writer), server, first)
 
@@ -148,7 +166,7 @@ class Ways:
                 path, "only models are here: /v1/… or, where a proxy has them, /models/NAME/v1/…", status=404
             )
         to = urlsplit(self._models.url)
-        secure = ssl.create_default_context() if to.scheme == "https" else None
+        secure = _trusted() if to.scheme == "https" else None
         port = to.port or (443 if secure else 80)
         where = f"/models/default{path}" if plain and not self._models.one else path
         target = Target(to.hostname or "", port, to.path.rstrip("/") + where)

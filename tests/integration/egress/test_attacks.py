@@ -206,3 +206,28 @@ async def test_what_is_no_request_reaches_nobody(world: Any, data: bytes) -> Non
     sandbox = await world("good.test")
     assert (await sandbox.said(data, end=True)).split(b" ")[1:2] in ([], [b"400"])
     assert sandbox.places.dialled == []
+
+
+async def test_a_port_of_thousands_of_digits_is_refused(world: Any) -> None:
+    sandbox = await world("good.test")
+    port = "8" * 5000
+    for asked in (
+        f"CONNECT good.test:{port} HTTP/1.1\r\nHost: good.test\r\n\r\n".encode(),
+        get(f"http://good.test:{port}/", "good.test"),
+        get("http://good.test/", f"good.test:{port}"),
+    ):
+        assert (await sandbox.said(asked)).startswith(b"HTTP/1.1 400 ")
+    assert sandbox.ledger.refused == 3 and sandbox.places.asked == []
+
+
+async def test_what_no_one_has_foreseen_is_a_refusal_too(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = await world("good.test")
+
+    async def broken(host: str, port: int) -> list[str]:
+        raise RuntimeError("a fault")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sandbox.places, "_resolve", broken)
+        assert await sandbox.said(GOOD) == b""
+    assert sandbox.refusals == [("proxy", "(connection)", "it cannot be served (RuntimeError)")]
+    assert (await sandbox.said(GOOD)).startswith(OK)

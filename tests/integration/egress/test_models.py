@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from gymbox.egress import ways
 from gymbox.egress.ways import ModelsAt
 from gymbox.proxy import Proxy, ProxySettings
 from gymbox_sandbox.lifecycle import Route, RouteTable, fingerprint
@@ -136,3 +139,26 @@ async def test_calls_may_be_led_to_one_model_and_then_reach_no_other(world: Any,
     found = told(await sandbox.said(post("/v1/responses"), "models"))
     assert found["path"] == "/rollouts/one/v1/responses" and found["headers"]["Authorization"] == "Bearer rollout-key"
     assert (await sandbox.said(post("/models/small/v1/responses"), "models")).startswith(b"HTTP/1.1 404 ")
+
+
+async def test_the_certificates_that_are_trusted_are_read_once(
+    world: Any, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[ssl.SSLContext] = []
+
+    def trusting() -> ssl.SSLContext:
+        context = default(cafile=certificate)
+        context.check_hostname = False  # the stub's certificate has names alone
+        made.append(context)
+        return context
+
+    default = ssl.create_default_context
+    monkeypatch.setattr("gymbox.egress.ways.ssl.create_default_context", trusting)
+    ways._trusted.cache_clear()
+    sandbox = await world(models=ModelsAt(url="http://127.0.0.1:9", key=KEY))
+    secure = f"https://127.0.0.2:{sandbox.places.ports[443]}"
+    sandbox.ways.lead_models(ModelsAt(url=secure, key=KEY, one=True))
+    for _ in range(3):
+        assert told(await sandbox.said(post("/v1/responses"), "models"))["line"] == "POST /v1/responses HTTP/1.1"
+    assert len(made) == 1
+    ways._trusted.cache_clear()

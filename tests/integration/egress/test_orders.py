@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from gymbox.egress import __main__ as process
 from gymbox.egress.places import Places
+from gymbox.egress.ways import Ways
 from gymbox_sandbox import prctl
 
 GOOD = b"pGET http://elsewhere.test/ HTTP/1.1\r\nHost: elsewhere.test\r\n\r\n"
@@ -59,7 +60,7 @@ class Provider:
 async def provider(tmp_path: Path) -> AsyncIterator[Provider]:
     ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     ours.setblocking(False)
-    running = asyncio.create_task(process.Egress(theirs, Places()).run())
+    running = asyncio.create_task(process.Egress(theirs, Places(), process.Faults()).run())
     with ours, theirs:
         yield Provider(ours, tmp_path)
         ours.close()
@@ -127,6 +128,33 @@ async def _peer_of(provider: Provider) -> socket.socket:
 
     [found] = [each for each in gc.get_objects() if isinstance(each, process.Egress) and each._control.fileno() >= 0]
     return found._control
+
+
+async def test_orders_are_followed_while_the_connections_of_a_closed_sandbox_still_end(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end, close = asyncio.Event(), Ways.close
+
+    async def slow(ways: Ways) -> None:
+        await may_end.wait()
+        await close(ways)
+
+    monkeypatch.setattr(Ways, "close", slow)
+    provider.open()
+    assert b" 403 " in await provider.said()
+    provider.order({"close": "box"})
+    provider.open(models=True)
+    assert b"this sandbox has no models" in await provider.said(b"mGET /v1/x HTTP/1.1\r\nHost: x\r\n\r\n")
+    may_end.set()
+
+
+def test_faults_are_counted_and_told_ever_more_rarely(capsys: pytest.CaptureFixture[str]) -> None:
+    faults = process.Faults()
+    for number in range(1, 1001):
+        faults.note(ValueError(f"{number}" + "x" * 10_000))
+    told = capsys.readouterr().err.splitlines()
+    assert faults.count == 1000 and len(told) == 10 and max(map(len, told)) < 600
+    assert told[2].startswith("fault 4 of the egress process: ValueError('4xxx")
 
 
 def test_root_becomes_nobody_before_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:

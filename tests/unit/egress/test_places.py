@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
 
@@ -40,13 +41,13 @@ def test_an_address_of_this_machine_is_its_own() -> None:
 
 async def test_a_name_without_address_is_told() -> None:
     with pytest.raises(Refused, match=r"nowhere.invalid:80: the name has no address") as caught:
-        await Places().connect("nowhere.invalid", 80)
+        await Places().connect("nowhere.invalid", 80, asyncio.Semaphore())
     assert caught.value.status == 502
 
 
 async def test_this_machines_resolver_leads_to_no_private_address() -> None:
     with pytest.raises(Refused, match="which is private or this machine's own"):
-        await Places().connect("localhost", 80)
+        await Places().connect("localhost", 80, asyncio.Semaphore())
 
 
 async def test_a_host_that_takes_no_connection_is_told() -> None:
@@ -54,4 +55,26 @@ async def test_a_host_that_takes_no_connection_is_told() -> None:
         return ["127.0.0.9", "127.0.0.9"]
 
     with pytest.raises(Refused, match="does not take a connection"):
-        await Places(here, lambda address: True).connect("closed.test", 9)
+        await Places(here, lambda address: True).connect("closed.test", 9, asyncio.Semaphore())
+
+
+async def test_a_look_up_that_does_not_end_keeps_its_turn_also_when_nobody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(places, "CONNECT_TIMEOUT", 0.05)
+    may_end, asked = asyncio.Event(), []
+
+    async def slow(host: str, port: int) -> list[str]:
+        asked.append(host)
+        await may_end.wait()
+        raise OSError
+
+    turns, stub = asyncio.Semaphore(1), Places(slow)
+    for name in ("one.test", "two.test"):
+        with pytest.raises(Refused, match="the name has no address"):
+            await stub.connect(name, 80, turns)
+    assert asked == ["one.test"]
+    may_end.set()
+    with pytest.raises(Refused, match="the name has no address"):
+        await stub.connect("three.test", 80, turns)
+    assert asked == ["one.test", "three.test"] and not turns.locked()

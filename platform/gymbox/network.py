@@ -13,7 +13,7 @@ WEB_PORTS = (80, 443)
 EGRESS_SOCKET = "egress.sock"
 """In a sandbox's directory: the one way out of it, for those networks that have one."""
 RESOLVER = "resolv.conf"
-"""Beside it: what such a sandbox has as /etc/resolv.conf."""
+"""Beside the sandboxes' directories: what such sandboxes have as /etc/resolv.conf."""
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"(?:\*\.)?(?:{_LABEL}\.)+{_LABEL}")
 

@@ -147,12 +147,12 @@ class StateDirectory:
             raise ConfigError(f"cannot keep the controller's state in {self.path}: {error.strerror}") from error
 
     def clear_sockets(self) -> None:
-        """Remove the sandboxes' folders, which nobody serves any more. Never raises."""
-        for folder in (self.path / _SOCKETS).iterdir():
+        """Remove the sandboxes' folders, which nobody serves any more, and what is beside them. Never raises."""
+        for entry in (self.path / _SOCKETS).iterdir():
             try:
-                shutil.rmtree(folder)
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
             except OSError as error:
-                log.warning("cannot remove %s: %s", folder, error)
+                log.warning("cannot remove %s: %s", entry, error)
 
     def swept(self) -> bool:
         """Note that what its killed run had left was removed; whether that was done before. From the first time on it

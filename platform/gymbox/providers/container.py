@@ -118,7 +118,7 @@ def _resolver(spec: StartSpec) -> list[str]:
     """Whom a sandbox with a way out asks for names: its own relay. The host's resolver is not behind that."""
     if way_out(spec.environment.manifest.network) is None:
         return []
-    return [f"{spec.directory}/{RESOLVER}:/etc/resolv.conf:ro"]
+    return [f"{spec.directory.parent}/{RESOLVER}:/etc/resolv.conf:ro"]
 
 
 def has_network(manifest: Manifest) -> bool:

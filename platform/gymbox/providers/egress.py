@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import sys
+import tempfile
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ _LONGEST_REPORT = 128 * 1024
 _PAUSE = 0.5
 """Seconds before a process that ended is started anew."""
 _BACKLOG = 256
+_RESOLVED_BY_RELAY = "nameserver 127.0.0.1\noptions timeout:2 attempts:1\n"
 
 
 class Egress:
@@ -63,8 +65,8 @@ class Egress:
         if way is None or spec.id in self._orders:
             return
         self._say(spec.environment)
+        write_resolver(spec.directory.parent)
         listener = _listen(spec.directory)
-        write_resolver(spec.directory)
         models = spec.models._asdict() if way.models and spec.models else None
         order = {"open": spec.id, "way": way.model_dump(), "models": models}
         self._orders[spec.id] = order, listener
@@ -230,12 +232,24 @@ class Egress:
                 log.info("sandboxes of %s have a way out: %s", environment.name, told(network))
 
 
-def write_resolver(directory: Path) -> None:
-    """Write what is mounted as a sandbox's /etc/resolv.conf: its own relay answers."""
-    with contextlib.suppress(FileExistsError):  # it is mounted already
-        descriptor = os.open(directory / RESOLVER, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        with os.fdopen(descriptor, "w") as file:
-            file.write("nameserver 127.0.0.1\noptions timeout:2 attempts:1\n")
+def write_resolver(folder: Path) -> None:
+    """Write what is mounted as /etc/resolv.conf of the sandboxes whose directories are in this folder: their own
+    relays answer. It is beside these directories, not in them: what a sandbox's server could replace by a link would
+    be mounted from anywhere on the host.
+
+    Raises:
+        Unavailable: it cannot be written.
+    """
+    path = folder / RESOLVER
+    try:
+        if not path.exists() or path.read_text() != _RESOLVED_BY_RELAY:
+            descriptor, temporary = tempfile.mkstemp(prefix=f".{RESOLVER}-", dir=folder)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(_RESOLVED_BY_RELAY)
+                os.fchmod(descriptor, 0o644)  # the agent's user reads it
+            Path(temporary).replace(path)
+    except OSError as error:
+        raise Unavailable(f"cannot write {path}: {error.strerror}") from error
 
 
 def _listen(directory: Path) -> socket.socket:

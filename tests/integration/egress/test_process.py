@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from gymbox.environment import Environment, Manifest
 from gymbox.errors import Unavailable
-from gymbox.network import EGRESS_SOCKET
+from gymbox.network import EGRESS_SOCKET, RESOLVER
 from gymbox.providers import ModelsAt, StartSpec
-from gymbox.providers.egress import Egress
+from gymbox.providers.container import container_config
+from gymbox.providers.egress import Egress, write_resolver
 
 STUB = Path(__file__).parents[2] / "stub_egress.py"
 PUBLIC = b"pGET http://public.test/ HTTP/1.1\r\nHost: public.test\r\n\r\n"
@@ -145,6 +146,24 @@ async def test_what_stands_where_its_socket_belongs_is_never_followed(egress: Eg
     assert (await said(one.directory, PUBLIC)).endswith(b"hello")
     assert victim.read_text() == "untouched" and victim.stat().st_mode & 0o777 == 0o600
     assert (one.directory / EGRESS_SOCKET).stat().st_mode & 0o777 == 0o660
+
+
+async def test_the_resolvers_file_is_where_no_sandbox_can_replace_it(egress: Egress, tmp_path: Path) -> None:
+    folder, victim = tmp_path / "sockets", tmp_path / "victim"
+    folder.mkdir()
+    victim.write_text("untouched")
+    one = spec(folder, "open")
+    (one.directory / RESOLVER).symlink_to(victim)
+    for broken in (None, "", "nameserver 8.8.8.8\n"):
+        if broken is not None:  # a crash had left half of it
+            (folder / RESOLVER).write_text(broken)
+        write_resolver(folder)
+        assert (folder / RESOLVER).read_text().startswith("nameserver 127.0.0.1\n")
+    await egress.open(one)
+    assert (folder / RESOLVER).stat().st_mode & 0o777 == 0o644 and (folder / RESOLVER).stat().st_uid == os.getuid()
+    mounted = container_config(one, "image", "controller", [])["HostConfig"]["Binds"][1]
+    assert mounted == f"{folder / RESOLVER}:/etc/resolv.conf:ro"
+    assert {path.name for path in folder.iterdir()} == {RESOLVER, "box"} and victim.read_text() == "untouched"
 
 
 async def test_a_sandbox_without_a_way_out_starts_no_process(egress: Egress, tmp_path: Path) -> None:

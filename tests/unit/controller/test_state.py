@@ -132,6 +132,17 @@ async def test_what_killed_runs_left_is_swept_and_living_runs_are_not(folder, pr
     living.close()
 
 
+def test_sandboxes_folders_go_with_what_is_beside_them(folder, caplog):
+    state = StateDirectory.of_run(folder)
+    own = state.directory_of("c1")
+    own.mkdir()
+    (own / "server.sock").touch()
+    (own.parent / "resolv.conf").touch()
+    state.clear_sockets()
+    assert not list(own.parent.iterdir()) and not caplog.records
+    state.close()
+
+
 async def test_what_an_engine_makes_only_after_a_sweep_is_removed_by_the_next(folder, provider, environments):
     dead = StateDirectory.of_run(folder)
     os.close(dead._lock)

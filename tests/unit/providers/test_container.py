@@ -258,7 +258,7 @@ def test_a_sandbox_shares_one_network_that_leads_nowhere_with_its_services() -> 
 @pytest.mark.parametrize("network", ["models", "open", {"allow": ["example.org"]}])
 def test_a_way_out_is_no_network(network: Any) -> None:
     assert host(network=network)["NetworkMode"] == "none"
-    assert host(network=network)["Binds"][1:] == ["/run/gymbox/box-1/resolv.conf:/etc/resolv.conf:ro"]
+    assert host(network=network)["Binds"][1:] == ["/run/gymbox/resolv.conf:/etc/resolv.conf:ro"]
     command = server_command(spec(network=network).environment, User(1, 1))
     assert command[command.index("--network") + 1] == ("models" if network == "models" else "hosts")
 

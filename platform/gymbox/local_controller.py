@@ -116,6 +116,7 @@ class LocalController:
 
         found = SandboxClient(sandbox.id, sandbox.environment.manifest, self._http, reach, why, fresh, self.judge)
         found.lead_models = partial(self._sandboxes.lead_models, sandbox)
+        found.models_unanswered = partial(self._sandboxes.models_unanswered, sandbox)
         return found
 
     async def judge(self) -> Judge:

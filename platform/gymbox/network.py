@@ -106,6 +106,9 @@ class Traffic(Strict):
     let_through: int = 0
     """Connections, requests and answered names."""
     refused: int = 0
+    models_unanswered: int = 0
+    """Model calls that the model's side gave no answer, since the last that got one. Where the egress process ended,
+    one more may have been under way."""
     refusals: list[Refusal] = Field(default_factory=list)
     """The first 100 different ones; all are counted."""
 

@@ -13,7 +13,7 @@ from gymbox_sandbox.tasks import Task, Verdict
 from pydantic import BaseModel, ConfigDict, Field
 
 from gymbox.agents import Agent, Tools
-from gymbox.agents.outcome import outcome_of
+from gymbox.agents.outcome import left_unanswered, outcome_of
 from gymbox.artifacts import Keep
 from gymbox.environment import Environment
 from gymbox.errors import RolloutError, Stage
@@ -35,6 +35,10 @@ class RolloutSandbox(Protocol):
     @property
     def lead_models(self) -> Callable[[str, str], None] | None:
         """Sends model calls from inside to an address, with a key, if that can be; where the network is `models`."""
+
+    @property
+    def models_unanswered(self) -> Callable[[], int]:
+        """How many model calls from inside got no answer, since the last that got one."""
 
     async def reset(self, task: dict[str, Any]) -> None: ...
 
@@ -125,6 +129,8 @@ async def run_rollout(
                     verdict = await sandbox.verify(task, response)
                 result.reward, result.metrics = verdict.reward, verdict.metrics
                 result.reward_components = verdict.reward_components
+                if calls_models(environment):
+                    result.mask_reason = result.mask_reason or left_unanswered(bound, sandbox.models_unanswered())
     except Exception as error:  # the one broad except: a bad rollout is data, not a crash
         if result.reward is None:  # once scored it stays so, whatever becomes of the sandbox
             result.error = RolloutError.at(clock.stage, error)

@@ -105,6 +105,8 @@ class SandboxClient:
         self.lead_models: Callable[[str, str], None] | None = None
         """Sends model calls from inside to the model at an address, with its key, where the network is `models`; None:
         only its controller could."""
+        self.models_unanswered: Callable[[], int] = lambda: 0
+        """Model calls from inside that got no answer, since the last that got one, as far as its controller knows."""
         self._manifest = manifest
         self._http = http
         self._reach = reach

@@ -6,8 +6,10 @@ from gymbox_sandbox.responses import Response
 from gymbox_sandbox.tasks import Task
 
 from gymbox.agents import Agent, Tools
-from gymbox.errors import ModelFailure, Problem
+from gymbox.errors import ErrorKind, ModelFailure, Problem
 from gymbox.models import BoundModel
+
+_NO_ANSWER = (ErrorKind.MODEL_RATE_LIMITED, ErrorKind.MODEL_UNAVAILABLE, ErrorKind.MODEL_TIMED_OUT)
 
 
 async def outcome_of(agent: Agent, task: Task, model: BoundModel, tools: Tools) -> Response:
@@ -34,3 +36,18 @@ async def outcome_of(agent: Agent, task: Task, model: BoundModel, tools: Tools) 
     if usage is None or (response.usage is not None and not model.account.by_endpoint):
         return response
     return response.model_copy(update={"usage": usage})
+
+
+def left_unanswered(model: BoundModel, unanswered: int) -> str | None:
+    """Why what a harness in the sandbox did tells little of its model: in the end it got no answer. It may give up
+    without a word of that.
+
+    Args:
+        unanswered: calls from the sandbox that did not get through to the model's side, or back.
+    """
+    if unanswered:
+        return f"the last model calls from its sandbox got no answer ({unanswered})"
+    failure = model.account.failure
+    if failure is None or failure.rollout_kind not in _NO_ANSWER:
+        return None
+    return f"the last model call got no answer: {failure.detail}"

@@ -283,6 +283,12 @@ class Sandboxes:
         if sandbox.container.capacity == 1:
             lead_models(self.provider, sandbox.container.id, ModelsAt(url, key, one=True))
 
+    def models_unanswered(self, sandbox: Sandbox) -> int:
+        """Its model calls that got no answer, since the last that got one, where they can be told from others'."""
+        if sandbox.container.capacity > 1:
+            return 0
+        return traffic_of(self.provider, sandbox.container.id).models_unanswered
+
     def status(self, sandbox: Sandbox) -> str:
         """`queued`, `starting`, `ready` (its route is in), `paused` or `ended`."""
         if sandbox.ended is not None:

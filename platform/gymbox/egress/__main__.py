@@ -3,7 +3,8 @@
     provider → here   {"open": ID, "way": Way, "models": ModelsAt | null}, with a listening unix socket
                       {"lead": ID, "models": ModelsAt}
                       {"close": ID}
-    here → provider   {"sandbox": ID, "let_through": N, "refused": N, "news": [{kind, target, why}]}
+    here → provider   {"sandbox": ID, "let_through": N, "refused": N, "models_unanswered": N | null,
+                       "news": [{kind, target, why}]}
 
 It ends with the other end of that socket. Started as root, it becomes nobody: it needs no file and no right.
 """
@@ -16,6 +17,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gymbox_sandbox import prctl
@@ -97,7 +99,7 @@ class Egress:
             return
         id, models = order["open"], order["models"]
         self._close(id)
-        ledger = Ledger(changed=self._later(id))
+        ledger = Ledger(changed=self._later(id), tell=partial(self._tell, id))
         ways = Ways(Way.model_validate(order["way"]), models and ModelsAt.model_validate(models), ledger, self._places)
         listener = socket.socket(fileno=fds[0])
         server = await asyncio.start_unix_server(ways.serve, sock=listener, backlog=BACKLOG)

@@ -34,8 +34,12 @@ class Ledger:
 
     changed: Callable[[], object]
     """Called after each change."""
+    tell: Callable[[], object] = lambda: None
+    """Called where that has to be told at once: what made the call may end, and be scored, in the next moment."""
     let_through: int = 0
     refused: int = 0
+    models_unanswered: int | None = None
+    """Model calls that got no answer, since the last that got one; None: there was no call yet."""
     news: list[dict[str, str]] = field(default_factory=list)
     """Refusals that have not been told yet."""
     _seen: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -54,10 +58,18 @@ class Ledger:
             self.news.append({"kind": kind, "target": target, "why": why})
         self.changed()
 
+    def model_call(self, *, answered: bool) -> None:
+        """A model call is over."""
+        before, self.models_unanswered = self.models_unanswered, 0 if answered else (self.models_unanswered or 0) + 1
+        self.changed()
+        if bool(before) == answered:
+            self.tell()
+
     def report(self) -> dict[str, Any]:
         """What there is to tell now; each refusal is told once."""
         news, self.news = self.news, []
-        return {"let_through": self.let_through, "refused": self.refused, "news": news}
+        counts = {"let_through": self.let_through, "refused": self.refused}
+        return {**counts, "models_unanswered": self.models_unanswered, "news": news}
 
 
 def _shown(text: str) -> str:

@@ -173,9 +173,16 @@ class Ways:
         try:
             server = await asyncio.open_connection(target.host, target.port, ssl=secure)
         except OSError as error:
+            self._ledger.model_call(answered=False)
             raise Refused(path, "what has the models does not answer", status=502) from error
         headers = [(b"authorization", f"Bearer {self._models.key}".encode())]
-        await self._forwarded(request, client, server, target, headers)
+        try:
+            await self._forwarded(request, client, server, target, headers)
+        except (Refused, OSError, h11.RemoteProtocolError):
+            if not client.writer.is_closing():  # else it is the client that left
+                self._ledger.model_call(answered=False)
+            raise
+        self._ledger.model_call(answered=True)
 
     async def _forwarded(
         self,

@@ -144,6 +144,7 @@ class Egress:
             log.error("the egress process ended (%d); nothing leaves the sandboxes until it is back", status)
             async with self._starting:
                 self._hang_up()
+                self._doubt_models()
                 self._before = dict(self._traffic)  # the next one counts from zero
             while self._control is None:
                 await asyncio.sleep(_PAUSE)
@@ -152,6 +153,13 @@ class Egress:
                         await self._start()
                     except Unavailable as error:
                         log.error("%s", error.detail)
+
+    def _doubt_models(self) -> None:
+        """Whether a model call broke off with the process nobody knows; the next one that is answered settles it."""
+        for id, (order, _) in self._orders.items():
+            if order["way"]["models"]:
+                before = self._traffic[id]
+                self._traffic[id] = before.model_copy(update={"models_unanswered": before.models_unanswered + 1})
 
     def _hang_up(self) -> None:
         if self._control is not None:
@@ -211,10 +219,11 @@ class Egress:
         for each in news:
             log.warning("sandbox %s was refused %s (%s): %s", id, each.target, each.kind, each.why)
         if id in self._traffic:
-            before = self._before.get(id, Traffic())
+            before, unanswered = self._before.get(id, Traffic()), report["models_unanswered"]
             self._traffic[id] = Traffic(
                 let_through=before.let_through + report["let_through"],
                 refused=before.refused + report["refused"],
+                models_unanswered=self._traffic[id].models_unanswered if unanswered is None else unanswered,
                 refusals=[*self._traffic[id].refusals, *news][:100],
             )
 

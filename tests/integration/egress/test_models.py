@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import ssl
 from collections.abc import AsyncIterator
@@ -162,3 +163,47 @@ async def test_the_certificates_that_are_trusted_are_read_once(
         assert told(await sandbox.said(post("/v1/responses"), "models"))["line"] == "POST /v1/responses HTTP/1.1"
     assert len(made) == 1
     ways._trusted.cache_clear()
+
+
+async def test_calls_without_an_answer_are_counted_until_one_is_answered(world: Any, model: str) -> None:
+    sandbox = await world(models=ModelsAt(url="http://127.0.0.1:9", key=KEY))
+    told_at_once: list[int | None] = []
+    sandbox.ledger.tell = lambda: told_at_once.append(sandbox.ledger.models_unanswered)
+    assert sandbox.ledger.report()["models_unanswered"] is None
+    for count in (1, 2):
+        assert b" 502 " in await sandbox.said(post("/v1/responses"), "models")
+        assert sandbox.ledger.models_unanswered == count
+    sandbox.ways.lead_models(ModelsAt(url=model, key=KEY, one=True))
+    assert b" 404 " in await sandbox.said(post("/models/other/v1/responses"), "models")  # this is no call of a model
+    assert sandbox.ledger.models_unanswered == 2
+    assert b" 200 " in await sandbox.said(post("/v1/responses"), "models")
+    assert sandbox.ledger.models_unanswered == 0 and told_at_once == [1, 0]
+
+
+async def test_an_answer_that_breaks_off_is_none_unless_it_is_the_client_that_left(world: Any) -> None:
+    arrived, go_on = asyncio.Event(), asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n" + b"x" * 100_000)
+        arrived.set()
+        await go_on.wait()
+        with contextlib.suppress(OSError):
+            for _ in range(100):
+                writer.write(b"x" * 100_000)
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    there = ModelsAt(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", key=KEY, one=True)
+    sandbox = await world(models=there)
+    _, leaving = await asyncio.open_connection("127.0.0.1", sandbox.ports.models)
+    leaving.write(post("/v1/responses"))
+    await arrived.wait()
+    leaving.transport.abort()
+    go_on.set()
+    await asyncio.gather(*sandbox.ways._open)
+    assert not sandbox.ledger.models_unanswered
+    assert b" 200 " in await sandbox.said(post("/v1/responses"), "models")
+    assert sandbox.ledger.models_unanswered == 1
+    server.close()

@@ -210,6 +210,30 @@ async def test_model_calls_are_led_where_the_provider_says_also_after_a_restart(
     assert (await said(one.directory, ask)).endswith(b"hello")
 
 
+async def test_model_calls_without_an_answer_are_told_before_their_caller_knows(
+    egress: Egress, tmp_path: Path, port: int
+) -> None:
+    one, other = spec(tmp_path, "models"), spec(tmp_path, {"allow": ["public.test"]}, "other")
+    await egress.open(one)
+    await egress.open(other)
+    ask = b"mGET /v1/models HTTP/1.1\r\nHost: models\r\n\r\n"
+    assert b" 502 " in await said(one.directory, ask)
+    await asyncio.sleep(0)
+    assert egress.traffic("box").models_unanswered == 1
+    egress.lead_models("box", ModelsAt(f"http://127.0.0.2:{port}", "key", one=True))
+    assert b" 200 " in await said(one.directory, ask)
+    await until(lambda: egress.traffic("box").models_unanswered == 0)
+    before = pid_of(egress)
+    os.kill(before, signal.SIGKILL)
+    await until(lambda: egress.traffic("box").models_unanswered == 1)  # one may have been under way
+    assert b" 403 " in await said(one.directory, ELSEWHERE)
+    await until(lambda: egress.traffic("box").refused == 1)
+    assert egress.traffic("box").models_unanswered == 1  # nothing is known of it yet
+    assert b" 200 " in await said(one.directory, ask)
+    await until(lambda: egress.traffic("box").models_unanswered == 0)
+    assert egress.traffic("other").models_unanswered == 0
+
+
 async def test_the_traffic_of_the_oldest_sandboxes_is_forgotten(
     egress: Egress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

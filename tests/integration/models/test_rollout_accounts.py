@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -115,6 +116,27 @@ async def test_a_sum_that_is_not_known_replaces_nothing(
     stub.plays(ANSWER, {**ANSWER, "usage": None})
     result = await done_by(Foreign.that(twice), ChatModel(name="m", base_url=stub.url), environment, http)
     assert result.response is not None and result.response.usage == given
+
+
+@pytest.mark.parametrize(
+    ("status", "network", "masked"), [(503, "models", True), (400, "models", False), (503, "none", False)]
+)
+async def test_a_harness_in_the_sandbox_that_gives_up_in_silence_for_want_of_an_answer_is_masked(
+    status: int, network: str, masked: bool, environment: Callable[..., Environment], stub: Any, http: HttpClient
+) -> None:
+    async def give_up(gpt: Gpt, model: AgentModel) -> None:
+        with contextlib.suppress(openai.APIStatusError):
+            await ask(gpt, model)
+
+    def within(*rows: Any) -> Environment:
+        made = environment(*rows)
+        return Environment(made.folder, made.manifest.model_copy(update={"network": network}))
+
+    stub.plays(refuses(status))
+    model = ChatModel(name="m", base_url=stub.url, pause=0.001)
+    result = await done_by(Foreign.that(give_up), model, within, http)
+    assert result.error is None and result.mask_sample is masked
+    assert str(result.mask_reason).startswith("the last model call got no answer: ") is masked
 
 
 @pytest.mark.parametrize(

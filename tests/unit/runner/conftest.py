@@ -28,6 +28,11 @@ class CounterSandbox:
 
     id: str
     count: int = 0
+    unanswered: int = 0
+    lead_models: None = None
+
+    def models_unanswered(self) -> int:
+        return self.unanswered
 
     @property
     def tools(self) -> Tools:

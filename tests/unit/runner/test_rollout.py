@@ -15,6 +15,14 @@ from gymbox.rollout import run_rollout
 from .conftest import CounterSandbox, CountingAgent, SilentModel, row
 
 
+class Unheard:
+    """A controller of sandboxes whose last two model calls got no answer."""
+
+    @asynccontextmanager
+    async def sandbox(self, environment: Environment, *, id: str | None = None) -> AsyncIterator[CounterSandbox]:
+        yield CounterSandbox(str(id), unanswered=2)
+
+
 class LeavingBadly:
     """A controller whose sandboxes are left by `leave`."""
 
@@ -45,3 +53,18 @@ async def test_a_verdict_stands_whatever_becomes_of_the_sandbox_afterwards(envir
         )
 
     assert (result.reward, result.error) == (1.0, None)
+
+
+@pytest.mark.parametrize(
+    ("network", "reason"),
+    [("models", "the last model calls from its sandbox got no answer (2)"), ("none", None)],
+)
+async def test_what_a_harness_did_without_a_models_answer_is_not_to_be_trained_on(
+    environment, network, reason
+) -> None:
+    made = environment(row())
+    asked = Environment(made.folder, made.manifest.model_copy(update={"network": network}))
+    async with HttpClient() as http:
+        result = await run_rollout(row(), asked, CountingAgent(), SilentModel(), Unheard(), http, "r1")
+    assert (result.reward, result.error) == (1.0, None)
+    assert (result.mask_reason, result.mask_sample) == (reason, reason is not None)

@@ -6,7 +6,8 @@ from pydantic import ConfigDict
 
 from gymbox.environment import Environment
 from gymbox.errors import Unavailable
-from gymbox.providers import OnEnd, SandboxProvider, base_of, versions_of
+from gymbox.network import Traffic
+from gymbox.providers import ModelsAt, OnEnd, SandboxProvider, base_of, lead_models, traffic_of, versions_of
 from gymbox.providers.docker import DockerProvider
 from gymbox.providers.forwarding import Forwarding
 from gymbox.providers.process import ProcessProvider
@@ -37,6 +38,15 @@ class AutoProvider(Forwarding[SandboxProvider]):
     def base_of(self, environment: Environment) -> str | None:
         """What the chosen one says."""
         return base_of(self._worker, environment) if self._worker else None
+
+    def traffic(self, id: str) -> Traffic:
+        """What the chosen one says."""
+        return traffic_of(self._worker, id) if self._worker else Traffic()
+
+    def lead_models(self, id: str, models: ModelsAt) -> None:
+        """Has the chosen one do it, where it can."""
+        if self._worker:
+            lead_models(self._worker, id, models)
 
     async def open(self, controller_id: str, on_end: OnEnd) -> None:
         """

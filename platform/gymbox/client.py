@@ -140,8 +140,7 @@ class ControllerClient:
 
     async def _created(self, path: str, request: CreateSandbox, timeout: float) -> Any:
         headers = {ROLLOUT_HEADER: request.id} if request.id else {}
-        body = request.model_dump()
-        return SandboxView.model_validate(await self._started("/sandboxes", body, headers=headers, timeout=timeout))
+        return await self._started(path, request.model_dump(), headers=headers, timeout=timeout)
 
     async def _started(self, path: str, body: Any, **options: Any) -> Any:
         """What a request answers that starts sandboxes."""
@@ -226,7 +225,7 @@ class ControllerClient:
         """Make `n` sandboxes that begin where this one is, all or none.
 
         Args:
-            name: they are `NAME-0`, `NAME-1`, …; with one, the same request may be sent again.
+            name: they are `NAME.0`, `NAME.1`, …; with one, the same request may be sent again.
             files_only, lease, labels, patience: see ForkSandbox.
 
         Raises:

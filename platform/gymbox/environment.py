@@ -156,9 +156,10 @@ class Manifest(_Strict):
     patterns such as `src/**/*.py`. What is missing stays missing."""
     artifact_limits: ArtifactLimits = ArtifactLimits()
     network: Network = "none"
-    """`none`: no interface but loopback. `internal`: a network of its own, with nobody else in it, leading nowhere.
-    `models`: the rollout's model or the proxy's, and nothing else. `{allow: [example.org, …]}`: these hosts, through
-    an egress proxy. `open`: every public host, through the same. See docs/network.md."""
+    """`none`: no interface but loopback, and with `services` one to these. `internal`: a network of its own, with
+    nobody else in it, leading nowhere. `models`: the rollout's model or the proxy's, and nothing else. `{allow:
+    [example.org, …]}`: these hosts, through an egress proxy. `open`: every public host, through the same. See
+    docs/network.md."""
     services: dict[Annotated[str, Field(pattern=SERVICE_PATTERN)], Service] = Field(default_factory=dict, max_length=8)
     """Containers beside the sandbox, by the name that it reaches them by; or the name of a compose file in the folder,
     of whose services a part is taken. Started in this order, each once the one before is healthy, and gone with the

@@ -193,7 +193,7 @@ class ForkSandbox(Strict):
 
     n: int = Field(1, ge=1, le=64)
     id: str | None = Field(None, pattern=ID_PATTERN, max_length=90)
-    """The new ones are `ID-0`, `ID-1`, … With an id of the caller's, a repeat is the same request."""
+    """The new ones are `ID.0`, `ID.1`, … With an id of the caller's, a repeat is the same request."""
     files_only: bool = False
     """As of a snapshot."""
     lease: float | None = Field(None, gt=0, le=86_400)

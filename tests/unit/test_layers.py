@@ -56,7 +56,7 @@ CONTRACTS = {
 """What a provider is stands in `gymbox.providers` itself; that much the controller imports, and no provider. The base
 image is named where it is made. An evaluation reads what a run has written; a report shows, and an export tells in the
 formats of others, what both know."""
-TOP = {"cli", "config", "embedded", "local_controller", "runs", "sdk", "doctor"}
+TOP = {"cli", "config", "embedded", "local_controller", "runs", "sdk"}
 STANDALONE = {"setup_docker", "setup_base_image", "setup_bubblewrap", "setup_chromium", "setup_docker_registry"}
 
 

@@ -106,7 +106,7 @@ def snapshot(
 def fork(
     id: str = Id,
     n: int = typer.Option(1, "-n", min=1, max=64, help="How many."),
-    name: str = typer.Option("", "--name", help="They are NAME-0, NAME-1, … (default: one is made up)."),
+    name: str = typer.Option("", "--name", help="They are NAME.0, NAME.1, … (default: one is made up)."),
     files_only: bool = FilesOnly,
     controller: str = Controller,
 ) -> None:

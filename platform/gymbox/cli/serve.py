@@ -61,7 +61,7 @@ def controller(
     max_sandboxes: int = typer.Option(256, min=1, help="Sandboxes at once; more wait, or are answered with 429."),
     max_waiting: int = typer.Option(4096, min=0, help="Requests that may wait in line for a place."),
     max_starting: int = typer.Option(
-        None, min=1, help="Containers that start at once; others wait in line. Default: 1.5 for each processor."
+        None, min=1, help="Containers that start at once; others wait in line. Default: 1.5 a processor, at least 2."
     ),
     lease: float = typer.Option(
         600,

@@ -71,7 +71,7 @@ class Copies:
         parent, origin = self._usable(id), f"{prefix}.origin"
         requests = [
             CreateSandbox(
-                id=f"{prefix}-{number}",
+                id=f"{prefix}.{number}",
                 environment=parent.environment.name,
                 snapshot=origin,
                 lease=request.lease,
@@ -86,7 +86,7 @@ class Copies:
         if made := [self._sandboxes.get(str(each.id)) for each in requests if str(each.id) in self._sandboxes]:
             if len(made) == request.n and all(one.is_same(each) for one, each in zip(made, requests, strict=True)):
                 return made
-            raise Conflict(f"sandboxes {prefix}-… exist and were asked for with another request")
+            raise Conflict(f"sandboxes {prefix}.… exist and were asked for with another request")
         await self.snapshot(id, SnapshotSandbox(id=origin, files_only=request.files_only), passing=True)
         tries = [asyncio.ensure_future(self._sandboxes.create(each, parent.environment)) for each in requests]
         try:

@@ -1,7 +1,7 @@
 """Sandboxes: the life of a sandbox, from the request for it to the memory of why it ended.
 
-    queued ──> starting ──> ready ──> ended
-       └──────────┴───────────────────^
+    queued ──> starting ──> ready <──> paused ──> ended
+       └──────────┴──────────┴───────────────────^
 
 An id is used once. Asking for it again with the same body is the same request and gives the same sandbox; with another
 body it is a Conflict; once the sandbox has ended it is Gone, with the cause. Only where the start failed may the same

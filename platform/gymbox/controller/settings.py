@@ -33,7 +33,8 @@ class ControllerSettings(BaseModel):
     answered with 429."""
     max_starting: int | None = Field(None, ge=1)
     """Containers that may start at once; the others wait in line, fair between runs as for places, and their start
-    clock waits with them. Default: three for two processors, beyond which they only slow each other down."""
+    clock waits with them. Default: 1.5 for each processor, at least two; beyond, they only slow each other
+    down."""
     lease: float = Field(600, gt=0, le=86_400)
     """Seconds after which a sandbox that nobody renews is removed, where the request does not say."""
     models_url: str | None = None

@@ -90,7 +90,10 @@ class Sandbox:
         self._stack = AsyncExitStack()
         self._client: SandboxClient | None = None
         self._url = ""
-        self._request(command="true")  # what is wrong with the defaults is said before there is a sandbox
+        try:
+            self._request(command="true")
+        except Invalid as error:
+            raise ConfigError(f"the defaults of commands are wrong: {error.detail}") from error
         if controller is not None:
             self._name = _known_to_controller(image, environment, network, limits)
             return

@@ -104,26 +104,26 @@ async def test_sandboxes_begin_where_a_snapshot_was_taken(client, counting, coun
 
 async def test_a_fork_gives_all_or_none_and_leaves_no_snapshot(client, counting, counter, controller, state_folder):
     twice = await asyncio.gather(*(client.fork("first", 3, name="f", labels={"of": "first"}) for _ in range(2)))
-    assert [view.id for view in twice[0]] == ["f-0", "f-1", "f-2"] == [view.id for view in twice[1]]
+    assert [view.id for view in twice[0]] == ["f.0", "f.1", "f.2"] == [view.id for view in twice[1]]
     boxes = [client.open(view, counter.manifest) for view in twice[0]]
     for number, box in enumerate(boxes):
         await box.call_tool("increment_counter", {"count": number})
     assert [await value(box) for box in boxes] == [f'{{"count":{n}}}' for n in (42, 43, 44)]
     assert await value(counting) == '{"count":42}'
     assert [view.id for view in await client.fork("first", 3, name="f", labels={"of": "first"})] == [
-        "f-0",
-        "f-1",
-        "f-2",
+        "f.0",
+        "f.1",
+        "f.2",
     ]
     with pytest.raises(Conflict):
         await client.fork("first", 2, name="f")
 
     with pytest.raises(AtCapacity):  # there is room for two
         await client.fork("first", 3, name="g")
-    assert {view.id for view in await client.sandboxes() if view.ended is None} == {"first", "f-0", "f-1", "f-2"}
+    assert {view.id for view in await client.sandboxes() if view.ended is None} == {"first", "f.0", "f.1", "f.2"}
     assert await client.snapshots() == []
     assert [path.name for path in state_folder.glob("run-*/snapshots/*")] == []
-    grandchild = client.open((await client.fork("f-2", 1))[0], counter.manifest)
+    grandchild = client.open((await client.fork("f.2", 1))[0], counter.manifest)
     assert await value(grandchild) == '{"count":44}'
 
 

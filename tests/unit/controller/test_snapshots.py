@@ -205,7 +205,7 @@ async def test_a_fork_goes_on_when_its_caller_hangs_up_for_them_to_ask_again(con
         await asyncio.wait({asking})
         first.may_go_on.set()
         made = await sandboxes.copies.fork("first", ForkSandbox(n=2, id="f"))
-        assert asking.cancelled() and [one.id for one in made] == ["f-0", "f-1"]
+        assert asking.cancelled() and [one.id for one in made] == ["f.0", "f.1"]
 
 
 async def test_what_is_not_ready_is_neither_saved_nor_paused(controller: Any, provider: Any) -> None:

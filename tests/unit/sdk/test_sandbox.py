@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from gymbox import Sandbox, SyncSandbox
 from gymbox.environment import Environment
-from gymbox.errors import ConfigError, Invalid
+from gymbox.errors import ConfigError
 from gymbox.runs.places import Places
 from gymbox.sdk.plain_environment import plain_environment
 
@@ -45,9 +45,9 @@ def test_what_makes_no_sandbox_is_told_at_once(settings: dict[str, Any], told: s
 
 
 def test_defaults_for_commands_are_checked_at_once() -> None:
-    with pytest.raises(Invalid, match="timeout: "):
+    with pytest.raises(ConfigError, match="timeout: "):
         box(timeout=-1)
-    with pytest.raises(Invalid, match="env"):
+    with pytest.raises(ConfigError, match="env"):
         box(env={"A": 1})
 
 

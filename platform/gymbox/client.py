@@ -140,8 +140,7 @@ class ControllerClient:
 
     async def _created(self, path: str, request: CreateSandbox, timeout: float) -> Any:
         headers = {ROLLOUT_HEADER: request.id} if request.id else {}
-        body = request.model_dump()
-        return SandboxView.model_validate(await self._started("/sandboxes", body, headers=headers, timeout=timeout))
+        return await self._started(path, request.model_dump(), headers=headers, timeout=timeout)
 
     async def _started(self, path: str, body: Any, **options: Any) -> Any:
         """What a request answers that starts sandboxes."""

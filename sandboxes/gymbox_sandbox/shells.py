@@ -159,8 +159,9 @@ class Shell:
             writing.cancel()
             return await self._status, not done
         except asyncio.CancelledError:
-            interrupting = asyncio.create_task(self._interrupt())
-            interrupting.add_done_callback(lambda _: self._rest())
+            if not self._status.done():  # else it has ended in this very turn, and an interrupt would hit what follows
+                interrupting = asyncio.create_task(self._interrupt())
+                interrupting.add_done_callback(lambda _: self._rest())
             raise
         finally:
             if self._status.done():

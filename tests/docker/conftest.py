@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import re
+import shutil
+import tempfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -168,6 +170,20 @@ def make_sandboxes(engine: Any, tmp_path: Path) -> Callable[..., Any]:
 async def sandboxes(make_sandboxes: Callable[..., Any]) -> AsyncIterator[Sandboxes]:
     async with make_sandboxes() as made:
         yield made
+
+
+@pytest.fixture
+def state(engine: Any) -> Iterator[Path]:
+    """A folder for the states of controllers, whose containers go with it whatever becomes of them."""
+    folder = Path(tempfile.mkdtemp(prefix="gbx"))  # not tmp_path, which is too long, and closed to others
+    folder.chmod(0o711)
+    yield folder
+    for id in folder.glob("*/id"):
+        for container in engine.containers.list(
+            all=True, ignore_removed=True, filters={"label": f"{CONTROLLER_LABEL}={id.read_text()}"}
+        ):
+            container.remove(v=True, force=True)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -183,6 +183,8 @@ def fault_of(inspected: Mapping[str, Any], architecture: str) -> str | None:
     labels = [name for name in config.get("Labels") or {} if name.startswith("gymbox.") and name not in OWN_LABELS]
     if labels:
         return f"its label {labels[0]} is one of gymbox's own"
+    if config.get("OnBuild"):
+        return "it has ONBUILD steps, which would run while the sandbox's image is made"
     for path in config.get("Volumes") or ():
         if is_in_the_way(path):
             return f"it declares the VOLUME {path}, which is in the way of what a sandbox has mounted"

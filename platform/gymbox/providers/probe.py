@@ -14,6 +14,8 @@ from gymbox.providers.builds import LABEL
 
 MOST = 1 << 20
 """Bytes of a file that is read."""
+_FOLDER = 1 << 31
+"""Bit of a mode by which the engine tells a folder (Go's os.ModeDir)."""
 
 
 class Probe:
@@ -51,10 +53,11 @@ class Probe:
     def read(self, path: str) -> bytes | None:
         """A small file; None if there is none, or it is something else."""
         stat = self._stat(path)
-        if stat is None or stat["linkTarget"] or stat["size"] > MOST:
+        # a folder's size says nothing of what is in it
+        if stat is None or stat["linkTarget"] or stat["mode"] & _FOLDER or stat["size"] > MOST:
             return None
         chunks, _ = self._engine.get_archive(self._id, path)
-        with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
+        with tarfile.open(fileobj=io.BytesIO(b"".join(chunks)), mode="r:") as tar:
             member = tar.next()
             file = tar.extractfile(member) if member and member.isfile() else None
             return file.read() if file else None

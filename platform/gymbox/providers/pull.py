@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 PAUSES = (1.0, 2.0)
 """Seconds before the second try, and the third."""
+LONGEST = 1800.0
+"""Seconds that all tries may take: a registry that drips must not hold up for ever whoever waits for its image."""
 NO_ACCESS = re.compile(
     r"unauthorized|denied|forbidden|no basic auth credentials|authentication required|incorrect username|\b40[13]\b",
     re.IGNORECASE,
@@ -44,12 +46,13 @@ def ensure_pulled(engine: Any, reference: str, pauses: Sequence[float] = PAUSES)
         return _inspected(engine, reference)
     except NotFound:
         pass
+    until = time.monotonic() + LONGEST
     for pause in (*pauses, None):
         try:
-            _pull(engine, reference)
+            _pull(engine, reference, until)
             return _inspected(engine, reference)
         except RegistryAway as error:
-            if pause is None:
+            if pause is None or time.monotonic() > until:
                 raise
             log.info("%s; trying again in %g s", error.detail, pause)
             time.sleep(pause)
@@ -68,13 +71,15 @@ def _inspected(engine: Any, reference: str) -> dict[str, Any]:
     return dict(engine.inspect_image(reference))
 
 
-def _pull(engine: Any, reference: str) -> None:
+def _pull(engine: Any, reference: str, until: float) -> None:
     name, _, digest = reference.partition("@")
     tagged = ":" in name.rpartition("/")[2]
     repository = name.rpartition(":")[0] if tagged else name
     tag = digest or (name.rpartition(":")[2] if tagged else "latest")
     try:
         for chunk in engine.pull(repository, tag=tag, stream=True, decode=True):
+            if time.monotonic() > until:
+                raise RegistryAway(f"{reference} was not there after {LONGEST:g} s")
             if "error" in chunk:
                 raise _failure(reference, str(chunk["error"]))
     except APIError as error:

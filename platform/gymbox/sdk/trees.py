@@ -41,7 +41,8 @@ def unpack(kind: Literal["tree", "file"], packed: IO[bytes], target: Path) -> No
     """
     try:
         if kind == "tree":
-            with tarfile.open(fileobj=packed) as tar:
+            # never packed: a few megabytes of xz could fill the disk
+            with tarfile.open(fileobj=packed, mode="r:") as tar:
                 tar.extractall(target, filter="data")
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -49,5 +50,5 @@ def unpack(kind: Literal["tree", "file"], packed: IO[bytes], target: Path) -> No
                 writer = SparseWriter(file)
                 shutil.copyfileobj(packed, writer, BLOCK)
                 writer.finish()
-    except (OSError, tarfile.TarError) as error:
+    except (OSError, ValueError, tarfile.TarError) as error:  # ValueError: of a sparse file's map
         raise ConfigError(f"cannot write {target}: {error}") from error

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,24 +13,9 @@ from typing import Any
 import pytest
 from gymbox.client import ControllerClient
 from gymbox.http import HttpClient
-from gymbox.providers.container import CONTROLLER_LABEL
 
 ROOT = Path(__file__).parents[3]
 TOKEN = "gbx_admin_docker-tests-only"
-
-
-@pytest.fixture
-def state(engine: Any) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="gbx"))
-    folder.chmod(0o711)
-    yield folder
-    id = folder / "main" / "id"
-    if id.exists():
-        for container in engine.containers.list(
-            all=True, ignore_removed=True, filters={"label": f"{CONTROLLER_LABEL}={id.read_text()}"}
-        ):
-            container.remove(v=True, force=True)
-    shutil.rmtree(folder)
 
 
 @pytest.fixture
@@ -50,19 +33,21 @@ def controller(state: Path) -> Callable[..., Any]:
             limit=1 << 20,
         )
         assert process.stderr is not None
+        reading: asyncio.Task[bytes] | None = None
         try:
             async with HttpClient() as http, asyncio.timeout(280):
-                line = ""
+                line, said = "", ""
                 while "answering on http" not in line:
                     line = (await process.stderr.readline()).decode()
-                    assert line, "the controller ended"
+                    said += line
+                    assert line, f"the controller ended:\n{said}"
                 reading = asyncio.create_task(process.stderr.read())  # or it would block on a full pipe
                 url = line.split("answering on ")[1].split('"')[0]
                 yield process, ControllerClient(url, TOKEN, http)
         finally:
             if process.returncode is None:
                 process.terminate()
+            await (reading or process.stderr.read())
             await process.wait()
-            await reading
 
     return start

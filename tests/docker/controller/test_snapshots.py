@@ -29,7 +29,7 @@ chmod 700 /tmp/closed; cat /tmp/closed/file; touch ~/new /tmp/new /workspace/new
 def limited(state: Path) -> dict[str, str]:
     """Environments of these tests, by name: their manifests."""
     return {
-        "brief": "timeouts: {task: 3}",
+        "brief": "timeouts: {task: 15}",
         "on_disk": "limits: {workspace: disk, workspace_mb: 64, memory_mb: 128}",
     }
 
@@ -128,7 +128,7 @@ async def test_a_task_that_lives_too_long_is_ended_as_that(controller: Any, own_
     async with controller("--environments", str(own_environments)) as (_, client):
         box = await begun(client, environment="brief")
         other = await begun(client, "other")
-        ended = (await client.get("first", wait_ended=30)).ended
+        ended = (await client.get("first", wait_ended=60)).ended
         assert ended is not None and (ended.cause, "timeouts.task" in ended.detail) == ("timeout", True)
         with pytest.raises(SandboxEnded) as raised:
             await value(box)

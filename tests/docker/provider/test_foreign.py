@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import docker.errors
 import pytest
 from gymbox.environment import Environment
 from gymbox.errors import ImageBuildFailed, StartFailed
 from gymbox.providers.builds import Build
 from gymbox.providers.docker import DockerProvider
+from gymbox.providers.runtime import runtime_volume
 
 PARTS = """
 FROM debian:trixie-slim
@@ -235,17 +239,23 @@ async def test_a_runtime_that_someone_has_removed_is_there_again_for_the_next_sa
     # an argument that no Dockerfile takes: a runtime of its own, which no other test runs on
     provider = DockerProvider(build_folder=tmp_path / "builds", build_args={"UNUSED": tmp_path.name})
     plain = based("debian:trixie-slim")
-    async with make_sandboxes(provider) as sandboxes:
-        first = await sandboxes.start(plain)
-        volume = next(name for name in _volumes(engine, first.id) if name.startswith("gymbox-runtime-"))
-        await sandboxes.provider.stop(first.id)
-        engine.volumes.get(volume).remove()
-        with pytest.raises(StartFailed):
-            await sandboxes.start(plain)
-        started = await sandboxes.start(plain)
-        assert volume in _volumes(engine, started.id)
-    engine.volumes.get(volume).remove()
-    engine.images.remove(volume.replace("runtime-", "runtime:"))
+    runtime, *_ = await asyncio.to_thread(provider.images(engine.api).builds, plain)
+    volume = runtime_volume(runtime.tag)
+    try:
+        async with make_sandboxes(provider) as sandboxes:
+            first = await sandboxes.start(plain)
+            assert volume in _volumes(engine, first.id)
+            await sandboxes.provider.stop(first.id)
+            engine.volumes.get(volume).remove()
+            with pytest.raises(StartFailed):
+                await sandboxes.start(plain)
+            started = await sandboxes.start(plain)
+            assert volume in _volumes(engine, started.id)
+    finally:
+        with contextlib.suppress(docker.errors.NotFound):
+            engine.volumes.get(volume).remove()
+        with contextlib.suppress(docker.errors.NotFound):
+            engine.images.remove(runtime.tag)
 
 
 async def test_anonymous_volumes_of_an_image_go_with_its_sandbox(

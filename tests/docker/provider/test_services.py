@@ -54,7 +54,8 @@ def fetch(run_in: Any) -> Callable[..., Any]:
 
 
 def services_of(engine: Any, id: str) -> list[Any]:
-    return list(engine.containers.list(all=True, filters={"label": f"{SERVICE_LABEL}={id}"}))
+    filters = {"label": f"{SERVICE_LABEL}={id}"}
+    return list(engine.containers.list(all=True, ignore_removed=True, filters=filters))
 
 
 async def test_services_are_reached_by_name_and_nothing_else_is(

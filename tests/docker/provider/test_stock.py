@@ -13,6 +13,7 @@ from typing import Any
 import docker.errors
 import pytest
 from gymbox.cli import main
+from gymbox.providers import stock as stock_module
 from gymbox.providers.stock import Stock
 
 
@@ -38,7 +39,7 @@ async def test_only_what_is_old_not_wanted_and_not_used_is_removed(
 ) -> None:
     used = (await sandboxes.start(environment(files={"a.txt": "used"}))).image
     wanted, old = [await sandboxes.provider.prepare(environment(files={"a.txt": name})) for name in ("wanted", "old")]
-    made |= {used, wanted, old}
+    made |= {used, wanted, old, "someones/own:1"}
     engine.images.get(old).tag("someones/own", "1")
     assert await asyncio.to_thread(prune, engine, made, wanted, older_than=3600) == []
     assert await asyncio.to_thread(prune, engine, made, wanted, dry=True) == []  # someone has given it a name
@@ -53,7 +54,7 @@ async def test_an_image_made_of_a_sandboxes_container_keeps_what_that_ran_from(
     sandboxes: Any, environment: Any, engine: Any, made: set[str]
 ) -> None:
     started = await sandboxes.start(environment(files={"a.txt": "forked"}))
-    made.add(started.image)
+    made |= {started.image, "someones/fork:1"}
     engine.containers.get(started.id).commit("someones/fork", "1")
     await sandboxes.provider.stop(started.id)
     try:
@@ -63,12 +64,27 @@ async def test_an_image_made_of_a_sandboxes_container_keeps_what_that_ran_from(
     assert await asyncio.to_thread(prune, engine, made) == [started.image]
 
 
-async def test_a_look_that_a_killed_process_has_left_goes(engine: Any, sandboxes: Any) -> None:
+def test_a_look_that_a_killed_process_has_left_goes_once_it_is_old(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     left = engine.containers.create("debian:trixie-slim", ["x"], labels={"gymbox.image": "probe"})
-    stock = Stock(engine.api)
-    stock._remove_probes()
-    assert left.id in {each.id for each in engine.containers.list(all=True)}
-    left.remove()
+    everything = engine.api.containers
+    try:
+        with monkeypatch.context() as patch:
+            # others' looks may be under way, which are young
+            patch.setattr(
+                engine.api, "containers", lambda **asked: [row for row in everything(**asked) if row["Id"] == left.id]
+            )
+            stock = Stock(engine.api)
+            stock._remove_probes()
+            engine.containers.get(left.id)
+            patch.setattr(stock_module, "LONGEST_PROBE", -60)
+            stock._remove_probes()
+            with pytest.raises(docker.errors.NotFound):
+                engine.containers.get(left.id)
+    finally:
+        with contextlib.suppress(docker.errors.NotFound):
+            left.remove(force=True)
 
 
 def test_the_command_line_builds_lists_and_tells_what_would_go(

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import signal
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +32,14 @@ asyncio.run(main())
 
 
 @pytest.fixture
-def places(engine: Any, tmp_path: Path) -> Iterator[Places]:
-    state = Path(tempfile.mkdtemp(prefix="gbx"))
-    state.chmod(0o711)
-    yield Places((), state, tmp_path, "token")
-    shutil.rmtree(state)
+def places(state: Path, tmp_path: Path) -> Places:
+    return Places((), state, tmp_path, "token")
+
+
+def running(engine: Any, id: str) -> list[Any]:
+    """The containers of a sandbox."""
+    found = engine.containers.list(ignore_removed=True)
+    return [each for each in found if id in json.dumps(each.labels) + each.name]
 
 
 async def test_a_sandbox_is_of_the_image_and_has_the_limits(places: Places, engine: Any) -> None:
@@ -49,7 +49,7 @@ async def test_a_sandbox_is_of_the_image_and_has_the_limits(places: Places, engi
         assert "trixie" in (await box.exec("cat /etc/os-release")).stdout
         assert (await box.exec("command -v python3")).exit_code != 0
         assert (await box.exec("id -un; pwd")).stdout == "agent\n/workspace\n"
-        found = next(each for each in engine.containers.list() if box.id in json.dumps(each.labels) + each.name)
+        [found] = running(engine, box.id)
         limits = found.attrs["HostConfig"]
         assert (limits["CpuQuota"], limits["Memory"], limits["PidsLimit"]) == (50_000, 200 << 20, 50)
         assert limits["NetworkMode"] == "none" and limits["Privileged"] is False
@@ -78,13 +78,13 @@ async def test_what_a_killed_program_leaves_the_next_one_removes(places: Places,
     )
     try:
         assert program.stdout is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):  # its image may have to be built
             id = (await program.stdout.readline()).decode().strip()
+        assert id, "the program ended"
     finally:
         program.send_signal(signal.SIGKILL)
         await program.wait()
-    left = [each for each in engine.containers.list() if id and id in json.dumps(each.labels) + each.name]
-    assert len(left) == 1
+    [left] = running(engine, id)
     async with Sandbox("debian:trixie-slim", provider="docker", places=places):
         with pytest.raises(docker.errors.NotFound):
-            engine.containers.get(left[0].id)
+            engine.containers.get(left.id)

@@ -18,19 +18,26 @@ GYMBOX = (sys.executable, "-c", "from gymbox.cli import main; main()", "sandbox"
 
 @pytest.fixture
 async def gymbox(controller_url, token, client):
-    """Starts `gymbox sandbox …` against the controller of this test, which has a sandbox s1."""
+    """Starts `gymbox sandbox …` against the controller of this test, which has a sandbox s1. None outlives it."""
     await client.create(CreateSandbox(id="s1", environment="counter", lease=600))
+    started = []
 
     async def start(name, *arguments, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE):
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             *(*GYMBOX, name, "--controller", controller_url, *arguments),
             stdin=stdin,
             stdout=stdout,
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "GYMBOX_TOKEN": token},
         )
+        started.append(process)
+        return process
 
-    return start
+    yield start
+    for process in started:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 @pytest.fixture
@@ -99,26 +106,34 @@ async def test_changes_are_printed(gymbox, run):
 async def test_a_terminal_is_left_and_found_again_with_what_it_showed(gymbox):
     seen = []
     for typed, awaited in (("x=kept; echo $((40+2))\n", "42"), ("echo $x-again; exit 6\n", "kept-again")):
-        ours, theirs = pty.openpty()
-        os.set_blocking(ours, False)
-        termios.tcsetwinsize(ours, (24, 80))
-        process = await gymbox("shell", "--name", "t1", "s1", stdin=theirs, stdout=theirs)
-        os.close(theirs)
-        shown = b""
-        async with asyncio.timeout(60):
-            while b"$ " not in shown and b"# " not in shown:
-                shown += await _read(ours)
-            os.write(ours, typed.encode())
-            while awaited not in shown.decode(errors="replace").replace(typed, ""):
-                shown += await _read(ours)
-            if not seen:
-                os.write(ours, b"\x1d")
-            code = await process.wait()
+        with _terminal() as (ours, theirs):
+            process = await gymbox("shell", "--name", "t1", "s1", stdin=theirs, stdout=theirs)
+            os.close(theirs)
+            shown = b""
+            async with asyncio.timeout(60):
+                while b"$ " not in shown and b"# " not in shown:
+                    shown += await _read(ours)
+                os.write(ours, typed.encode())
+                while awaited not in shown.decode(errors="replace").replace(typed, ""):
+                    shown += await _read(ours)
+                if not seen:
+                    os.write(ours, b"\x1d")
+                code = await process.wait()
         seen.append((code, shown.decode(errors="replace"), (await process.stderr.read()).decode()))
-        os.close(ours)
     assert [code for code, _, _ in seen] == [0, 6]
     assert "left running" in seen[0][2]
     assert "42" in seen[1][1]
+
+
+@contextlib.contextmanager
+def _terminal():
+    ours, theirs = pty.openpty()
+    try:
+        os.set_blocking(ours, False)
+        termios.tcsetwinsize(ours, (24, 80))
+        yield ours, theirs
+    finally:
+        os.close(ours)
 
 
 async def _read(descriptor):

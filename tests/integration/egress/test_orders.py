@@ -22,8 +22,10 @@ GOOD = b"pGET http://elsewhere.test/ HTTP/1.1\r\nHost: elsewhere.test\r\n\r\n"
 class Provider:
     """The other end of its socket."""
 
-    def __init__(self, control: socket.socket, folder: Path) -> None:
+    def __init__(self, control: socket.socket, theirs: socket.socket, folder: Path) -> None:
         self.control = control
+        self.theirs = theirs
+        """The process's end, which is of this process in these tests."""
         self.folder = folder
 
     def order(self, order: dict[str, Any], *, listen: bool = False) -> None:
@@ -62,7 +64,7 @@ async def provider(tmp_path: Path) -> AsyncIterator[Provider]:
     ours.setblocking(False)
     running = asyncio.create_task(process.Egress(theirs, Places(), process.Faults()).run())
     with ours, theirs:
-        yield Provider(ours, tmp_path)
+        yield Provider(ours, theirs, tmp_path)
         ours.close()
         async with asyncio.timeout(5):
             await running  # it ends with the provider
@@ -107,10 +109,9 @@ async def test_model_calls_are_led_elsewhere_when_it_is_told(provider: Provider)
 async def test_a_report_that_the_provider_has_no_room_for_comes_later(provider: Provider) -> None:
     provider.open()
     filler = 0
-    egress_end = await _peer_of(provider)
     while True:
         try:
-            egress_end.send(b"x" * 2000)
+            provider.theirs.send(b"x" * 2000)
             filler += 1
         except BlockingIOError:
             break
@@ -120,14 +121,6 @@ async def test_a_report_that_the_provider_has_no_room_for_comes_later(provider: 
         await asyncio.get_running_loop().sock_recv(provider.control, 65536)
     report = await provider.report()
     assert report["refused"] == 1 and len(report["news"]) == 1
-
-
-async def _peer_of(provider: Provider) -> socket.socket:
-    """The process's end, which is of this process in these tests."""
-    import gc
-
-    [found] = [each for each in gc.get_objects() if isinstance(each, process.Egress) and each._control.fileno() >= 0]
-    return found._control
 
 
 async def test_orders_are_followed_while_the_connections_of_a_closed_sandbox_still_end(

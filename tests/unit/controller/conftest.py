@@ -244,3 +244,10 @@ async def controller(
 
 def asked(id: str | None = None, environment: str = "alone", **fields: Any) -> CreateSandbox:
     return CreateSandbox(id=id, environment=environment, **fields)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop run until the condition holds."""
+    async with asyncio.timeout(15):
+        while not condition():  # noqa: ASYNC110  of many parts, none of which has an event for it
+            await asyncio.sleep(0.005)

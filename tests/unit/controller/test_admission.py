@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+import time
 from typing import Any
 
 import pytest
@@ -14,15 +14,11 @@ from gymbox.controller.settings import ControllerSettings
 from gymbox.errors import AtCapacity
 from gymbox_sandbox.lifecycle import CreateSandbox
 
+from .conftest import until
+
 
 def asked(id: str, **fields: Any) -> CreateSandbox:
     return CreateSandbox(id=id, environment="alone", **fields)
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 def test_by_default_about_three_start_at_once_for_two_processors(monkeypatch):
@@ -125,11 +121,14 @@ async def test_the_wait_for_a_place_counts_as_queued(controller):
     async with controller(max_sandboxes=1) as sandboxes:
         await sandboxes.create(asked("s0"))
         waiting = asyncio.create_task(sandboxes.create(asked("s1", patience=10)))
-        await asyncio.sleep(0.1)
+        await until(lambda: sandboxes.arrivals.waiting)
+        began = time.monotonic()
+        await asyncio.sleep(0.05)
+        waited = time.monotonic() - began
         await sandboxes.delete("s0")
 
         phases = sandboxes.view(await waiting).phases
-        assert 0.1 <= phases.queued <= phases.ready
+        assert round(waited, 6) <= phases.queued <= phases.ready
         assert phases.claimed is None
 
 
@@ -140,9 +139,12 @@ async def test_the_reset_is_learnt_from_the_server(controller, provider):
         assert sandboxes.view(sandbox).phases.reset is None
 
         provider.containers[sandbox.container.id].sessions.add("")
-        sandbox.created -= 1  # the server says that it was half a second ago
+        sandbox.created -= 1
+        began = time.monotonic()
         await sandboxes.learn_resets(sandboxes.all())
-        assert 0.4 < sandboxes.view(sandbox).phases.reset < 0.7
+        # the server says that it was half a second ago
+        earliest, latest = (round(now - 0.5 - sandbox.created, 6) for now in (began, time.monotonic()))
+        assert earliest <= sandboxes.view(sandbox).phases.reset <= latest
 
 
 async def test_a_server_that_does_not_tell_its_resets_leaves_them_unknown(controller, provider):

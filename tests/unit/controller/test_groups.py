@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,15 +10,11 @@ from gymbox.controller.sandboxes import Sandboxes
 from gymbox.errors import AtCapacity, Conflict, Gone, Invalid, NotFound, StartFailed, Unavailable
 from gymbox_sandbox.lifecycle import CreateGroup, CreateSandbox, Ended, PoolSettings
 
+from .conftest import until
+
 
 def group(id: str | None = "g", n: int = 3, environment: str = "alone", **fields: Any) -> CreateGroup:
     return CreateGroup(id=id, n=n, environment=environment, **fields)
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 def living(sandboxes: Sandboxes) -> set[str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ from gymbox.controller.sandboxes import Sandboxes
 from gymbox.errors import ConfigError, Invalid, NotFound, StartFailed, Unavailable
 from gymbox_sandbox.lifecycle import CreateSandbox, Ended, Forecast, PoolSettings, PoolView
 
-from .conftest import environment
+from .conftest import environment, until
 
 
 def asked(id: str | None = None, environment: str = "alone", **fields: Any) -> CreateSandbox:
@@ -26,12 +24,6 @@ def pool_of(target: int = 2, environment: str = "alone", **fields: Any) -> dict[
 
 def view(sandboxes: Sandboxes, name: str = "alone") -> PoolView:
     return next(pool for pool in sandboxes.pools.views() if pool.environment == name)
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(15):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 async def filled(sandboxes: Sandboxes, number: int = 2, name: str = "alone") -> None:
@@ -203,13 +195,14 @@ async def test_what_was_set_over_rest_is_kept_over_a_restart_and_wins(controller
 
 
 async def test_demand_raises_the_size_up_to_the_ceiling_and_goes_when_nobody_asks(controller):
-    async with controller(pools=pool_of(1, ceiling=4, decay=0.3)) as sandboxes:
+    async with controller(pools=pool_of(1, ceiling=4, decay=600)) as sandboxes:
         await filled(sandboxes, 1)
         for number in range(6):
             await sandboxes.create(asked(f"s{number}"))
 
         assert view(sandboxes).demand == 6
         await filled(sandboxes, 4)
+        sandboxes.pools.put("alone", PoolSettings(target=1, ceiling=4, decay=0.05))
         await until(lambda: (view(sandboxes).demand, view(sandboxes).ready) == (0, 1))
 
 
@@ -313,11 +306,13 @@ async def test_pools_are_filled_only_when_a_burst_is_over(controller, provider, 
     async with controller(pools=pool_of(2)) as sandboxes:
         await filled(sandboxes, 2)
         monkeypatch.setattr(pools_module, "QUIET", 60)
-        monkeypatch.setattr(pools_module, "LONGEST_HOLD", 0.3)
-        before = time.monotonic()
+        monkeypatch.setattr(pools_module, "LONGEST_HOLD", 50)
         await sandboxes.create(asked("s1"))
+        assert pools_module.TICK < sandboxes.pools._adjust() <= 50
+        assert len(provider.starts) == 2
+        monkeypatch.setattr(pools_module, "LONGEST_HOLD", 0.1)
+        sandboxes.pools.poke()
         await until(lambda: len(provider.starts) == 3)
-        assert time.monotonic() - before > 0.29
         await sandboxes.create(asked("s2"))  # of the same burst, which has waited long enough
         await filled(sandboxes, 2)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,18 +22,11 @@ from gymbox.errors import (
 )
 from gymbox_sandbox.lifecycle import CreateSandbox, Ended
 
-from .conftest import environment
+from .conftest import environment, until
 
 
 def asked(id: str | None = None, environment: str = "alone", **fields: Any) -> CreateSandbox:
     return CreateSandbox(id=id, environment=environment, **fields)
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Let the loop run until the condition holds."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 def status(sandboxes: Sandboxes, id: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,19 +11,22 @@ from aiohttp import web
 from gymbox.errors import Conflict, Invalid, NotFound, SandboxEnded, SandboxPaused, StartFailed, Unavailable
 from gymbox_sandbox.lifecycle import EndCause, ForkSandbox, SnapshotSandbox
 
-from .conftest import InProcessContainer, InProcessProvider, asked
+from .conftest import InProcessContainer, InProcessProvider, asked, until
 
 
 class Saves(InProcessContainer):
     """A server that writes and reads snapshots of one line."""
 
     loads = True
+    held = False
+    """Whether it waits from its start on until it may go on."""
 
     def __init__(self, spec: Any) -> None:
         super().__init__(spec)
         self.snapshot = ""
         self.entered, self.may_go_on = asyncio.Event(), asyncio.Event()
-        self.may_go_on.set()
+        if not self.held:
+            self.may_go_on.set()
         self.leaves: Any = lambda path: path.write_text("saved")
         routes = self._runner.app.router
         routes.add_post("/snapshot/save", self._save)
@@ -88,11 +90,6 @@ def container_of(sandboxes: Any, provider: Any, id: str) -> Saves:
     return found
 
 
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():  # noqa: ASYNC110  of many parts, none of which has an event for it
-        await asyncio.sleep(0)
-
-
 async def test_a_container_that_is_not_yet_restored_is_not_adopted(controller: Any, provider: Any) -> None:
     async with controller() as sandboxes:
         await sandboxes.create(asked("first"))
@@ -130,17 +127,16 @@ async def test_a_pause_that_fails_leaves_the_sandbox_as_it_was(controller: Any, 
         assert not table["first"].paused and sandboxes.status(sandboxes.get("first")) == "ready"
 
 
-async def test_a_snapshot_in_use_right_now_cannot_be_deleted(controller: Any, provider: Any) -> None:
+async def test_a_snapshot_in_use_right_now_cannot_be_deleted(
+    controller: Any, provider: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with controller() as sandboxes:
         await sandboxes.create(asked("first"))
         await sandboxes.copies.snapshot("first", SnapshotSandbox(id="s"))
-        provider.may_start.clear()
+        monkeypatch.setattr(Saves, "held", True)
         begun = asyncio.create_task(sandboxes.create(asked("second", snapshot="s")))
-        await until(lambda: "second" in sandboxes)
-        provider.may_start.set()
-        await until(lambda: any(each.spec.id.endswith("second") for each in provider.containers.values()))
+        await until(lambda: len(provider.containers) == 2)
         second = container_of(sandboxes, provider, "second")
-        second.may_go_on.clear()
         await second.entered.wait()
         with pytest.raises(Conflict, match="right now"):
             sandboxes.snapshots.delete("s")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,15 +10,11 @@ from gymbox.controller.sandboxes import Sandboxes
 from gymbox.errors import AtCapacity, Conflict, Gone, NotFound, Unavailable
 from gymbox_sandbox.lifecycle import CreateSandbox
 
+from .conftest import until
+
 
 def asked(id: str, **fields: Any) -> CreateSandbox:
     return CreateSandbox(id=id, environment="alone", **{"patience": 30, **fields})
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 def waiting(sandboxes: Sandboxes) -> int:

@@ -128,6 +128,7 @@ def test_all_else_is_as_for_our_own_image() -> None:
         ({"Architecture": "arm64"}, {}, "linux/arm64"),
         ({"Os": "windows"}, {}, "windows/amd64"),
         ({}, {"Labels": {"gymbox.request": "{}"}}, "gymbox.request"),
+        ({}, {"OnBuild": ["RUN rm -rf /"]}, "ONBUILD"),
         ({}, {"Volumes": {"/opt/gymbox/rt/lib": {}}}, "VOLUME /opt/gymbox/rt/lib"),
     ],
 )

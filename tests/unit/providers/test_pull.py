@@ -9,6 +9,7 @@ import pytest
 import requests
 from docker.errors import NotFound
 from gymbox.errors import ImageBuildFailed, ImageNotPulled, RegistryAway, RolloutError, Stage
+from gymbox.providers import pull
 from gymbox.providers.pull import _failure, digest_of, ensure_pulled
 
 
@@ -77,3 +78,11 @@ def test_a_broken_line_is_tried_three_times() -> None:
     with pytest.raises(RegistryAway, match="the line broke"):
         ensure_pulled(engine, "x:1@sha256:2", [0, 0])
     assert engine.asked == [("x", "sha256:2")] * 3
+
+
+def test_a_registry_that_drips_is_given_up_and_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull, "LONGEST", -1.0)
+    engine = Engine("manifest unknown")
+    with pytest.raises(RegistryAway, match="was not there after"):
+        ensure_pulled(engine, "x:1", [0, 0])
+    assert engine.asked == [("x", "1")]

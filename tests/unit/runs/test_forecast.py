@@ -34,7 +34,9 @@ async def test_what_has_begun_is_no_longer_told_and_at_the_end_nothing_is_left(m
     controller = Controller()
     forecasts = Forecasts({"a": 2, "b": 1}, controller)
     async with forecasts.told():
-        await asyncio.sleep(0.01)
+        async with asyncio.timeout(10):
+            while len(controller.told) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0)
         for name in ("a", "b", "b"):
             forecasts.started(slot(name))
             forecasts.entered(slot(name), Stage.RESET)

@@ -105,7 +105,8 @@ async def test_sh_serves_where_there_is_no_bash(monkeypatch, tmp_path):
     result = await shell.run(ShellRun(command="x=2; echo $A$x $0"))
     assert (result.stdout, result.stderr) == ("12 /bin/sh\n", "")
     assert (await shell.run(ShellRun(command="echo '"))).exit_code == 2
-    result = await shell.run(ShellRun(command="sleep 60; echo not-reached", timeout=0.2))
+    result = await shell.run(ShellRun(command="echo in > ready; sleep 60; echo not-reached", timeout=3))
+    assert (tmp_path / "ready").exists()
     assert (result.timed_out, result.state_lost, result.stdout) == (True, False, "")
     assert (await shell.run(ShellRun(command="echo $x"))).stdout == "2\n"
     commands.shells.close("sh")
@@ -116,13 +117,14 @@ async def test_sh_serves_where_there_is_no_bash(monkeypatch, tmp_path):
 
 async def test_a_timeout_interrupts_the_whole_command_and_keeps_the_state(shell):
     await shell.run("x=kept")
-    result = await shell.run("sleep 60; echo not-reached > reached", timeout=0.3)
+    result = await shell.run("echo in > ready; sleep 60; echo not-reached > reached", timeout=3)
     assert (result["timed_out"], result["state_lost"], result["exit_code"]) == (True, False, None)
-    assert (await shell.run("echo $x; ls"))["stdout"] == "kept\n"
+    assert (await shell.run("echo $x; ls"))["stdout"] == "kept\nready\n"
 
 
 async def test_what_cannot_be_interrupted_is_killed_with_the_shell_and_its_state(shell):
-    result = await shell.run("trap '' INT; sleep 61", timeout=0.2)
+    result = await shell.run("trap '' INT; echo in > ready; sleep 61", timeout=3)
+    assert (shell.host.workspace / "ready").exists()
     assert (result["timed_out"], result["state_lost"]) == (True, True)
     gone = await shell.run("echo more", status=410)
     assert gone["cause"] == "shell_ended"

@@ -31,7 +31,7 @@ async def test_changes_are_told_as_they_happen(host):
         await until(events, "deleted", "other")
 
 
-async def test_what_is_made_in_new_folders_is_told_too(one_user):
+async def test_what_is_made_in_new_folders_is_told_too(one_user, tmp_path):
     await one_user.exec("mkdir -p a/b")
     async with one_user.followed("/files/watch", path=".") as events:
         await anext(events)
@@ -43,7 +43,7 @@ async def test_what_is_made_in_new_folders_is_told_too(one_user):
         await one_user.exec("mv c moved; echo y > moved/d/e/more")
         await until(events, "moved", "c")
         await until(events, "created", "moved/d/e/more")
-        await one_user.exec("mv moved /tmp/gymbox-out; rm -r /tmp/gymbox-out; mkdir again")
+        await one_user.exec(f"mv moved '{tmp_path}/out'; mkdir again")
         await until(events, "deleted", "moved")
         await until(events, "created", "again")
 

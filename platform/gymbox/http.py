@@ -150,16 +150,18 @@ class HttpClient:
         timeout: float = 60,
         retry: bool = True,
         socket: str | None = None,
+        most: int | None = None,
     ) -> Answer:
         """The answer, whatever its status (`Answer.raise_for_status` turns it into a Problem).
 
         Args:
             timeout: seconds for everything, retries included.
             socket: path of a unix socket to go through; the host in `url` then only fills the Host header.
+            most: bytes that the body may have, where who answers is not trusted; None: any number.
 
         Raises:
             TimedOut: no answer within `timeout`.
-            Unavailable: no connection, or it broke off, `TRIES` times.
+            Unavailable: no connection, or it broke off, `TRIES` times; or the body is larger than `most`.
         """
         pause = FIRST_PAUSE
         tries = TRIES if retry else 1
@@ -173,7 +175,7 @@ class HttpClient:
                         async with session.request(
                             method, url, json=json, data=data, headers=headers, params=params
                         ) as response:
-                            answer = Answer(response.status, response.headers, await response.read(), url)
+                            answer = Answer(response.status, response.headers, await _body(response, most), url)
                         if answer.status not in RETRY_STATUS or attempt == tries:
                             return answer
                         wait = retry_after(answer.headers)
@@ -224,3 +226,18 @@ class HttpClient:
             raise TimedOut(f"{method} {url}: nothing came for {idle:g} s") from error
         except (aiohttp.ClientError, ConnectionError) as error:
             raise Unavailable(f"{method} {url}: {type(error).__name__}: {error}") from error
+
+
+async def _body(response: aiohttp.ClientResponse, most: int | None) -> bytes:
+    """
+    Raises:
+        Unavailable: it has more bytes than that; the rest is not read.
+    """
+    if most is None:
+        return await response.read()
+    body = bytearray()
+    async for part in response.content.iter_any():
+        body += part
+        if len(body) > most:
+            raise Unavailable(f"{response.url} answered {response.status} with more than {most} bytes")
+    return bytes(body)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from gymbox_sandbox.lifecycle import ID_PATTERN, CreateSandbox
 from pydantic import ValidationError
 
-from gymbox.controller.container import DIGEST_LABEL, POOL_LABEL, REQUEST_LABEL, Container
+from gymbox.controller.container import DIGEST_LABEL, MOST_TOLD, POOL_LABEL, REQUEST_LABEL, Container
 from gymbox.controller.containers import Containers
 from gymbox.controller.state import StateDirectory
 from gymbox.environment import Environment
@@ -54,10 +54,16 @@ class Adoption:
         """
         doomed, claims = self.state.intended_deletes(), self.containers.claims.read()
         found = await self.provider.list()
+        if unreadable := self.containers.claims.unreadable:
+            log.warning(
+                "what %s claimed cannot be read: containers of pools that nobody is known to have claimed are removed",
+                ", ".join(sorted(unreadable)),
+            )
         await asyncio.gather(*(self._adopt(one, environment_of, doomed, claims.get(one.id, [])) for one in found))
         there = {one.id for one in found}
         for id in claims.keys() - there:
             self.containers.claims.container_gone(id)
+        self.containers.claims.drop_unreadable()
         await asyncio.gather(*(self.containers.remove(id).wait() for id in doomed - there))
         # what has ended since then is not handed out
         self.occupants = {id: one for id, one in self.occupants.items() if one.container in self.containers}
@@ -79,10 +85,11 @@ class Adoption:
                 paused=found.paused,
                 age=max(0.0, time.time() - found.created_at) if REQUEST_LABEL in found.labels else 0,
             )
-            if way_out(environment.manifest.network) is not None:
-                # its way out ended with the last controller; to start what runs is to adopt it
-                await self.provider.start(self.containers.spec(container), container.mark)
             occupants = await self._occupants_of(container, claims)
+            if POOL_LABEL in container.labels and not occupants and self.containers.claims.unreadable:
+                raise LookupError("a claim that cannot be read may be one of it")
+            if way_out(environment.manifest.network) is not None:  # which ended with the last controller
+                await self.provider.reopen(self.containers.spec(container))
         except Exception as error:
             log.warning("removing %s, which cannot be adopted: %s", found.id, error)
             await self.containers.remove(found.id, started).wait()
@@ -130,4 +137,4 @@ class Adoption:
 
     async def _ask(self, container: Container, path: str) -> Any:
         base, socket = container.server()
-        return await self.http.json("GET", f"{base}{path}", timeout=10, socket=socket)
+        return await self.http.json("GET", f"{base}{path}", timeout=10, socket=socket, most=MOST_TOLD)

@@ -18,6 +18,8 @@ REQUEST_LABEL = "gymbox.request"
 DIGEST_LABEL = "gymbox.environment-digest"
 POOL_LABEL = "gymbox.pool"
 """On a container that was made for a pool; whose it is, if anybody's, its claim says."""
+MOST_TOLD = 1 << 20
+"""Bytes that a server may answer when it is asked for its health or its sessions: it runs code that is not trusted."""
 
 
 @dataclass(eq=False, slots=True)

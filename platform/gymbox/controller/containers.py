@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from gymbox_sandbox.lifecycle import CreateSandbox, Ended, QueuePlace
 from gymbox_sandbox.wire import SESSION_HEADER
 
-from gymbox.controller.container import DIGEST_LABEL, POOL_LABEL, REQUEST_LABEL, Container
+from gymbox.controller.container import DIGEST_LABEL, MOST_TOLD, POOL_LABEL, REQUEST_LABEL, Container
 from gymbox.controller.line import Claim, FairLine, Ticket
 from gymbox.controller.rates import Durations
 from gymbox.controller.state import StateDirectory
@@ -213,7 +213,9 @@ class Containers:
         base, socket = container.server()
         headers = {SESSION_HEADER: sandbox}
         try:
-            answer = await self._http.request("DELETE", f"{base}/session", headers=headers, timeout=30, socket=socket)
+            answer = await self._http.request(
+                "DELETE", f"{base}/session", headers=headers, timeout=30, socket=socket, most=MOST_TOLD
+            )
         except Problem as error:
             log.warning("session %s did not end on %s: %s", sandbox, container.id, error)
             return False
@@ -414,7 +416,9 @@ class Containers:
         """Seconds since the reset of each session on it; empty where it does not tell."""
         base, socket = container.server()
         try:
-            answer = await self._http.json("GET", f"{base}/sessions", timeout=PROMPTLY, socket=socket, retry=False)
+            answer = await self._http.json(
+                "GET", f"{base}/sessions", timeout=PROMPTLY, socket=socket, retry=False, most=MOST_TOLD
+            )
             return {str(name): float(ago) for name, ago in answer["resets"].items()}
         except (Problem, AttributeError, KeyError, TypeError, ValueError) as error:
             log.debug("%s does not tell its resets: %s", container.id, error)

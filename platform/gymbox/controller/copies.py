@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from gymbox_sandbox.lifecycle import CreateSandbox, ForkSandbox, SnapshotSandbox, SnapshotView
 
+from gymbox.controller.sandbox import FORK_LABEL, no_own_labels
 from gymbox.errors import Conflict, Invalid, Problem, SandboxEnded, SandboxPaused
 from gymbox.providers import Pauses
 
@@ -20,12 +22,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+class _Fork(NamedTuple):
+    """A fork that is being made."""
+
+    parent: str
+    request: ForkSandbox
+    made: asyncio.Task[list[Sandbox]]
+
+
 class Copies:
     """Snapshots and forks of a controller's sandboxes, and their pauses."""
 
     def __init__(self, sandboxes: Sandboxes) -> None:
         self._sandboxes = sandboxes
-        self._forks: dict[str, asyncio.Task[list[Sandbox]]] = {}
+        self._forks: dict[str, _Fork] = {}
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By sandbox: what is saved cannot be paused in the midst of it, and the other way round."""
 
@@ -54,15 +64,20 @@ class Copies:
         """New sandboxes that begin where this one is: all of them, ready, or none.
 
         Raises:
+            Conflict: the id is another fork's, of this sandbox or of another.
             Problem: as `snapshot` and `Sandboxes.create`.
         """
+        no_own_labels(request)
         prefix = request.id or f"{id[:70]}.fork-{secrets.token_hex(3)}"
         if prefix not in self._forks:
             task = asyncio.create_task(self._fork(id, prefix, request), name=f"fork {prefix}")
-            self._forks[prefix] = task
+            self._forks[prefix] = _Fork(id, request, task)
             task.add_done_callback(lambda done: self._forks.pop(prefix, None))
+        under_way = self._forks[prefix]
+        if under_way.parent != id or _essence(under_way.request) != _essence(request):
+            raise Conflict(f"fork {prefix} is being made and was asked for with another request")
         try:
-            return await asyncio.shield(self._forks[prefix])
+            return await asyncio.shield(under_way.made)
         except asyncio.CancelledError:
             log.info("who asked for fork %s has hung up; it is made all the same, for them to ask again", prefix)
             raise
@@ -75,7 +90,7 @@ class Copies:
                 environment=parent.environment.name,
                 snapshot=origin,
                 lease=request.lease,
-                labels=request.labels,
+                labels={**request.labels, FORK_LABEL: id},
                 run=parent.request.run,
                 priority=parent.request.priority,
                 share=parent.request.share,
@@ -83,22 +98,30 @@ class Copies:
             )
             for number in range(request.n)
         ]
-        if made := [self._sandboxes.get(str(each.id)) for each in requests if str(each.id) in self._sandboxes]:
-            if len(made) == request.n and all(one.is_same(each) for one, each in zip(made, requests, strict=True)):
+        if any(str(each.id) in self._sandboxes for each in requests):
+            made = self._made(requests)
+            if len(made) == request.n:
                 return made
             raise Conflict(f"sandboxes {prefix}.… exist and were asked for with another request")
         await self.snapshot(id, SnapshotSandbox(id=origin, files_only=request.files_only), passing=True)
-        tries = [asyncio.ensure_future(self._sandboxes.create(each, parent.environment)) for each in requests]
+        create = partial(self._sandboxes.create, environment=parent.environment, own_labels=True)
+        tries = [asyncio.ensure_future(create(each)) for each in requests]
         try:
             return await asyncio.gather(*tries)
         except BaseException:
             for one in tries:
                 one.cancel()
             await asyncio.wait(tries)
-            await asyncio.gather(*(self._sandboxes.delete(str(each.id)) for each in requests), return_exceptions=True)
+            made = self._made(requests)  # not whatever else has these ids meanwhile
+            await asyncio.gather(*(self._sandboxes.delete(one.id) for one in made), return_exceptions=True)
             raise
         finally:
             self._forget(origin)
+
+    def _made(self, requests: list[CreateSandbox]) -> list[Sandbox]:
+        """The living sandboxes that were made for these requests."""
+        living = [(each, str(each.id)) for each in requests if str(each.id) in self._sandboxes]
+        return [one for each, id in living if (one := self._sandboxes.get(id)).is_same(each)]
 
     def _forget(self, origin: str) -> None:
         try:
@@ -127,14 +150,19 @@ class Copies:
             provider, container = self._sandboxes.provider, sandbox.container
             if not isinstance(provider, Pauses):
                 raise Invalid(f"sandboxes of provider {provider.name} cannot be paused; containers can")
-            if still and not container.paused:
-                await self._sandboxes.reroute(sandbox, paused=True)  # first, so that no call gets stuck
+            pausing = still and not container.paused
             try:
+                if pausing:
+                    await self._sandboxes.reroute(sandbox, paused=True)  # first, so that no call gets stuck
                 await (provider.pause if still else provider.unpause)(container.id)
-            except BaseException:
-                if still:
+            except BaseException as error:
+                if sandbox.ended is not None and isinstance(error, Problem):
+                    raise SandboxEnded(sandbox.ended) from error
+                if pausing and sandbox.ended is None:
                     await self._sandboxes.reroute(sandbox, paused=False)
                 raise
+            if sandbox.ended is not None:
+                raise SandboxEnded(sandbox.ended)
             if not still and container.paused:
                 await self._sandboxes.reroute(sandbox, paused=False)
             return sandbox
@@ -151,3 +179,8 @@ class Copies:
         if sandbox.container.capacity > 1:
             raise Invalid(f"sandbox {id} shares its container with others of {sandbox.environment.name}")
         return sandbox
+
+
+def _essence(request: ForkSandbox) -> ForkSandbox:
+    """The request without how its caller waits, which makes no other fork."""
+    return request.model_copy(update={"patience": 0})

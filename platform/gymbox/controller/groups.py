@@ -164,6 +164,9 @@ class Groups:
         starts = [asyncio.create_task(self._sandboxes.until_ready(each)) for each in sandboxes]
         try:
             await asyncio.gather(*starts)
+            for sandbox in sandboxes:
+                if sandbox.ended is not None:  # it was ready, and did not live until the last one was
+                    raise SandboxEnded(sandbox.ended)
             try:
                 self._records.write(id, request)
             except OSError as error:

@@ -20,6 +20,8 @@ class Records[Kind: BaseModel]:
     def __init__(self, folder: Path, kind: type[Kind]) -> None:
         self._folder = folder
         self._kind = kind
+        self.unreadable: set[str] = set()
+        """Ids of those that `read` has left out."""
 
     def write(self, id: str, content: Kind) -> None:
         """
@@ -45,6 +47,7 @@ class Records[Kind: BaseModel]:
                 found[path.name] = self._kind.model_validate_json(path.read_bytes())
             except (OSError, ValidationError) as error:
                 log.warning("%s is left out: %s", path, error)
+                self.unreadable.add(path.name)
         return found
 
 
@@ -88,3 +91,13 @@ class Claims:
             self._container_of[sandbox] = claim.container
             found.setdefault(claim.container, []).append(claim.request)
         return found
+
+    @property
+    def unreadable(self) -> set[str]:
+        """The sandboxes that have claimed a container of which `read` could not tell."""
+        return self._records.unreadable
+
+    def drop_unreadable(self) -> None:
+        """Forget those, once no container is left that one of them may have claimed."""
+        while self._records.unreadable:
+            self._records.drop(self._records.unreadable.pop())

@@ -7,7 +7,7 @@ import math
 import time
 from dataclasses import dataclass, field
 
-from gymbox_sandbox.lifecycle import CreateSandbox, Ended, Phases, Route
+from gymbox_sandbox.lifecycle import CreateSandbox, Ended, ForkSandbox, Phases, Route
 
 from gymbox.controller.arrivals import essence
 from gymbox.controller.container import Container
@@ -19,6 +19,8 @@ OWN_LABELS = "gymbox."
 """How the names of labels begin that no caller may set."""
 GROUP_LABEL = f"{OWN_LABELS}group"
 """On each sandbox of a group: its id."""
+FORK_LABEL = f"{OWN_LABELS}fork"
+"""On each fork: the id of the sandbox where it began."""
 
 
 @dataclass(eq=False, slots=True)
@@ -73,7 +75,7 @@ class Sandbox:
         return essence(request, self.id) == self.request
 
 
-def no_own_labels(request: CreateSandbox) -> None:
+def no_own_labels(request: CreateSandbox | ForkSandbox) -> None:
     """
     Raises:
         Invalid: it has labels that only the controller sets.

@@ -157,12 +157,15 @@ class Sandboxes:
 
     # --- what callers ask for
 
-    async def create(self, request: CreateSandbox, environment: Environment | None = None) -> Sandbox:
+    async def create(
+        self, request: CreateSandbox, environment: Environment | None = None, *, own_labels: bool = False
+    ) -> Sandbox:
         """The sandbox that the request asks for: ready, or as it is now where the request does not wait.
 
         Args:
             environment: use this, whatever is known by its name (only for callers in this process, who stand in line
                 however many do).
+            own_labels: the request may have labels that only the controller sets.
 
         Raises:
             NotFound: there is no such environment.
@@ -173,9 +176,12 @@ class Sandboxes:
         """
         id = request.id or f"{request.environment}-{secrets.token_hex(8)}"
         request, asked = request.model_copy(update={"id": id}), time.monotonic()
-        no_own_labels(request)
+        if not own_labels:
+            no_own_labels(request)
 
         def usable() -> Environment:
+            if id in self._live:  # made by a group, which was admitted while this one stood in line
+                raise Conflict(f"sandbox {id} exists and was asked for with another request")
             self.unused(id)
             return self.admissible(request.environment, environment, snapshot=request.snapshot)
 
@@ -455,8 +461,11 @@ class Sandboxes:
         """Note whether it is paused; returns when the proxy knows.
 
         Raises:
+            SandboxEnded: it has ended; its route tells so, and must not be put back.
             Unavailable: the proxy does not take routes.
         """
+        if sandbox.ended is not None:
+            raise SandboxEnded(sandbox.ended)
         sandbox.container.paused = paused
         sandbox.route = sandbox.route.model_copy(update={"paused": paused})
         await self._routes.taken(self._routes.put(sandbox.route))

@@ -8,15 +8,11 @@ the environment's content.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import secrets
-import shutil
-import stat
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from gymbox_sandbox.lifecycle import SnapshotSandbox, SnapshotView
@@ -24,7 +20,8 @@ from gymbox_sandbox.saved import Instance, LoadRequest, Saved, SaveRequest
 from pydantic import BaseModel, ValidationError
 
 from gymbox.controller.container import Container
-from gymbox.environment import Environment
+from gymbox.controller.handover import below, in_thread, keep_copy, lend, made_for
+from gymbox.environment import Environment, Limits
 from gymbox.errors import AtCapacity, Conflict, Invalid, NotFound, Unavailable
 from gymbox.http import HttpClient
 from gymbox.providers import Started
@@ -34,6 +31,8 @@ log = logging.getLogger(__name__)
 MEGABYTE = 1 << 20
 TRANSFER = 1800.0
 """Seconds that a sandbox's files may take to be saved, or to be put in place."""
+MOST_TOLD = 16 * MEGABYTE
+"""Bytes that a server may answer, with what its instance knows."""
 LOOK = 600.0
 """Seconds between looks for what is too old."""
 
@@ -72,7 +71,9 @@ class Snapshots:
         self._most = megabytes * MEGABYTE
         self._age = age
         self._records: dict[str, Record] = {}
-        self._saving: set[str] = set()
+        self._saving: dict[str, int] = {}
+        """Being taken, each with the bytes that are kept free for it."""
+        self._less_saving = asyncio.Condition()
         self._loading: dict[str, int] = {}
         self._collector: asyncio.Task[None] | None = None
 
@@ -165,8 +166,9 @@ class Snapshots:
             return self.view(id)
         if id in self._records or id in self._saving:
             raise Conflict(f"there is a snapshot {id} already, or it is being taken")
-        self._saving.add(id)
+        self._saving[id] = 0
         try:
+            await self._reserve(id, container.environment.manifest.limits)
             saved, size = await self._written(id, container, request)
             assert container.started is not None
             now = time.time()
@@ -196,7 +198,9 @@ class Snapshots:
             self._remove(id)
             raise
         finally:
-            self._saving.discard(id)
+            del self._saving[id]
+            async with self._less_saving:
+                self._less_saving.notify_all()
         self.collect(spare=id)
         if self._total() > self._most:
             self._remove(id)
@@ -207,27 +211,31 @@ class Snapshots:
         log.info("snapshot %s of sandbox %s: %d files, %d bytes", id, sandbox, saved.files, size)
         return self.view(id)
 
+    async def _reserve(self, id: str, limits: Limits) -> None:
+        """Wait until those that are being taken leave room for this one too: all together they take no more than is
+        kept.
+
+        Raises:
+            AtCapacity: they do not.
+        """
+        # a tar of all that may be written to: its headers take some 4 KB for a file, of which 64 are in a megabyte
+        megabytes = limits.workspace_mb + 2 * limits.tmp_mb
+        size = min(self._most, megabytes * MEGABYTE * 5 // 4 + 3 * (limits.inodes or 0) * 4096)
+        try:
+            async with asyncio.timeout(TRANSFER), self._less_saving:
+                await self._less_saving.wait_for(lambda: sum(self._saving.values()) + size <= self._most)
+                self._saving[id] = size
+        except TimeoutError:
+            raise AtCapacity("other snapshots that are being taken leave no room for this one") from None
+
     async def _written(self, id: str, container: Container, request: SnapshotSandbox) -> tuple[Saved, int]:
-        """Have the sandbox write its files into a file of ours; what it says of them, and the file's size."""
-        directory, name = self._directory_of(container.id), f"save-{secrets.token_hex(8)}"
-        owner = directory.stat()
+        """Have the sandbox write its files beside it, and keep a copy; what it says of them, and the copy's size."""
+        directory, name, most = self._directory_of(container.id), f"save-{secrets.token_hex(8)}", self._saving[id]
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        target = self._tar(id)
-        with _below(directory, name) as path:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-            if os.geteuid() == 0:
-                os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
-            ask = SaveRequest(file=name, bytes=self._most, files_only=request.files_only)
+        with below(directory, name) as path, made_for(directory.stat(), path) as file:
+            ask = SaveRequest(file=name, bytes=most, files_only=request.files_only)
             saved = Saved.model_validate(await self._ask(container, container.started, "save", ask))
-            os.rename(path, target)
-        status = target.lstat()
-        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-            raise Invalid(f"what {container.id} left is no snapshot")  # its server has put something else there
-        if os.geteuid() == 0:
-            os.chown(target, 0, 0)
-        # sandboxes get it under another name, where their servers, which are other users, read and never write it
-        target.chmod(0o444)
-        return saved, status.st_blocks * 512
+            return saved, await in_thread(keep_copy, file, self._tar(id), most)
 
     async def load(self, container: Container, started: Started) -> None:
         """Put in place what a container begins with, before anyone uses it.
@@ -242,9 +250,9 @@ class Snapshots:
         self._loading[record.id] = self._loading.get(record.id, 0) + 1
         try:
             name = f"load-{secrets.token_hex(8)}"
-            with _below(self._directory_of(container.id), name) as path:
+            with below(self._directory_of(container.id), name) as path:
                 try:
-                    await asyncio.to_thread(_lend, self._tar(record.id), path)
+                    await in_thread(lend, self._tar(record.id), path)
                 except OSError as error:
                     raise Unavailable(f"snapshot {record.id} cannot be lent: {error}") from error
                 ask = LoadRequest(id=record.id, file=name, instance=record.instance)
@@ -267,6 +275,7 @@ class Snapshots:
             timeout=TRANSFER,
             retry=False,
             socket=started.socket,
+            most=MOST_TOLD,
         )
 
     # --- keep and collect
@@ -312,33 +321,3 @@ class Snapshots:
 
     def _tar(self, id: str) -> Path:
         return self._folder / f"{id}.tar"
-
-
-@contextmanager
-def _below(directory: Path, name: str) -> Iterator[str]:
-    """A path to `name` in a directory that its sandbox may rename or replace meanwhile; nothing is left there.
-
-    Raises:
-        Unavailable: there is no such directory: the sandbox is no more.
-    """
-    try:
-        descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise Unavailable(f"the sandbox's directory cannot be opened: {error.strerror}") from error
-    path = f"/proc/self/fd/{descriptor}/{name}"
-    try:
-        yield path
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-        os.close(descriptor)
-
-
-def _lend(tar: Path, path: str) -> None:
-    """Give a sandbox a snapshot to read: the file itself where that is root's, else a copy, since its server is then
-    of our own user and could write to it."""
-    if os.geteuid() == 0:
-        os.link(tar, path)
-    else:
-        shutil.copyfile(tar, path)
-        os.chmod(path, 0o400)

@@ -109,7 +109,7 @@ def lead_models(provider: SandboxProvider, id: str, models: ModelsAt) -> None:
 
 
 class SandboxProvider(Protocol):
-    """Starts, stops and lists sandboxes. Three verbs; `prepare` and `logs` serve them."""
+    """Starts, stops and lists sandboxes. Three verbs; `prepare`, `reopen` and `logs` serve them."""
 
     @property
     def name(self) -> str: ...
@@ -144,6 +144,14 @@ class SandboxProvider(Protocol):
                 `deleted`: `stop` came meanwhile.
             ImageBuildFailed: see `prepare`.
             Unavailable: the technology does not answer.
+        """
+
+    async def reopen(self, spec: StartSpec) -> None:
+        """Open the way out of a container that `list` has found: its last one ended with who had started it. Starts
+        and makes nothing; what has a way out already, or none by its network, is fine.
+
+        Raises:
+            Unavailable: it cannot be opened.
         """
 
     async def stop(self, id: str) -> None:

@@ -348,6 +348,9 @@ class Containers:
             except Problem as problem:
                 logger.warning("sandbox %s could not be removed: %s", id, problem.detail)
 
+    async def reopen(self, spec: StartSpec) -> None:
+        await self.egress.open(spec)
+
     # stop, list, logs
 
     async def stop(self, id: str) -> None:

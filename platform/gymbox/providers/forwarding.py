@@ -20,6 +20,8 @@ class Worker(Protocol):
 
     async def start(self, spec: StartSpec, on_phase: OnPhase) -> Started: ...
 
+    async def reopen(self, spec: StartSpec) -> None: ...
+
     async def stop(self, id: str) -> None: ...
 
     async def list(self) -> list[Found]: ...
@@ -42,6 +44,9 @@ class Forwarding[Work: Worker](BaseModel):
 
     async def start(self, spec: StartSpec, on_phase: OnPhase) -> Started:
         return await self._opened.start(spec, on_phase)
+
+    async def reopen(self, spec: StartSpec) -> None:
+        await self._opened.reopen(spec)
 
     async def stop(self, id: str) -> None:
         await self._opened.stop(id)

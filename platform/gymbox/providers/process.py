@@ -198,6 +198,9 @@ class ProcessProvider(BaseModel):
             detail = f"the server of {spec.id} did not answer in {timeouts.start:g} s"
             raise StartFailed(Ended(cause="failed_to_start", detail=detail, logs=server.last_lines()))
 
+    async def reopen(self, spec: StartSpec) -> None:
+        """Nothing: processes have no way out of their own."""
+
     async def stop(self, id: str) -> None:
         """See SandboxProvider.
 

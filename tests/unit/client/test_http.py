@@ -162,3 +162,28 @@ def test_retry_after_of_a_date_to_come_is_the_time_until_then():
     then = datetime.now(UTC) + timedelta(seconds=3600)
     seconds = retry_after({"Retry-After": format_datetime(then, usegmt=True)})
     assert seconds is not None and 3500 < seconds <= 3600
+
+
+async def test_no_more_is_read_of_an_answer_than_it_may_have(http):
+    sent = 0
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b" " * 65536)
+            sent += 65536
+
+    async with serving(endless) as url:
+        with pytest.raises(Unavailable, match="more than 1000 bytes"):
+            await http.request("GET", url, most=1000)
+    assert sent < 1 << 26  # what the sockets hold of it, and not what would come
+
+    async def exact(request: web.Request) -> web.Response:
+        return web.Response(body=b"1" * 1000)
+
+    async with serving(exact) as url:
+        assert len((await http.request("GET", url, most=1000)).body) == 1000
+        with pytest.raises(Unavailable, match="more than 999 bytes"):
+            await http.json("GET", url, most=999)

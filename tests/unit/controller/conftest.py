@@ -82,6 +82,7 @@ class InProcessProvider:
     name: str = "in-process"
     containers: dict[str, InProcessContainer] = field(default_factory=dict)
     starts: list[str] = field(default_factory=list)
+    reopened: list[str] = field(default_factory=list)
     stops: list[str] = field(default_factory=list)
     may_start: asyncio.Event = field(default_factory=asyncio.Event)
     start_error: Exception | None = None
@@ -119,6 +120,9 @@ class InProcessProvider:
             return Started(spec.id, container.socket, None, "image:1")
         finally:
             self._starting -= 1
+
+    async def reopen(self, spec: StartSpec) -> None:
+        self.reopened.append(spec.id)
 
     async def stop(self, id: str) -> None:
         self.stops.append(id)

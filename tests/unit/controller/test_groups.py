@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from gymbox.controller.sandboxes import Sandboxes
-from gymbox.errors import AtCapacity, Conflict, Gone, Invalid, NotFound, StartFailed, Unavailable
+from gymbox.errors import AtCapacity, Conflict, Gone, Invalid, NotFound, SandboxEnded, StartFailed, Unavailable
 from gymbox_sandbox.lifecycle import CreateGroup, CreateSandbox, Ended, PoolSettings
 
 from .conftest import until
@@ -214,3 +214,34 @@ async def test_a_group_that_cannot_be_noted_is_not_answered_and_leaves_nothing(c
         with pytest.raises(Unavailable, match="no space left"):
             await sandboxes.groups.create(group())
         await until(lambda: not provider.containers)
+
+
+async def test_who_stood_in_line_with_an_id_that_a_group_has_since_is_refused(controller):
+    async with controller(max_sandboxes=2) as sandboxes:
+        for id in ("a", "b"):
+            await sandboxes.create(CreateSandbox(id=id, environment="alone"))
+        single = asyncio.create_task(sandboxes.create(CreateSandbox(id="g.0", environment="alone", patience=10)))
+        await until(lambda: sandboxes.arrivals.waiting == 1)
+        first = asyncio.create_task(sandboxes.groups.create(group(n=1, patience=10, priority="high", run="r")))
+        await until(lambda: sandboxes.arrivals.waiting == 2)
+        await sandboxes.delete("a")
+        [made] = (await first).sandboxes
+        await sandboxes.delete("b")
+        with pytest.raises(Conflict, match="another request"):
+            await single
+        assert sandboxes.get("g.0") is made and made.ended is None
+        assert sandboxes.arrivals.held == 1
+
+
+async def test_a_group_of_which_one_ends_before_the_last_is_ready_is_not_complete(controller, provider, folder):
+    async with controller(pools={"alone": PoolSettings(target=1)}) as sandboxes:
+        await until(lambda: sandboxes.pools.views()[0].ready == 1)
+        provider.may_start.clear()
+        making = asyncio.create_task(sandboxes.groups.create(group(n=2)))
+        await until(lambda: "g.0" in sandboxes and sandboxes.status(sandboxes.get("g.0")) == "ready")
+        await provider.end(sandboxes.get("g.0").container.id, "exited")
+        provider.may_start.set()
+        with pytest.raises(SandboxEnded, match="exited"):
+            await making
+        assert living(sandboxes) == set()
+        assert list((folder / "main" / "groups").iterdir()) == []

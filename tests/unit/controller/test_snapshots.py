@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from gymbox.errors import Conflict, Invalid, NotFound, SandboxEnded, SandboxPaused, StartFailed, Unavailable
+from gymbox.errors import (
+    AtCapacity,
+    Conflict,
+    Invalid,
+    NotFound,
+    SandboxEnded,
+    SandboxPaused,
+    StartFailed,
+    Unavailable,
+)
 from gymbox_sandbox.lifecycle import EndCause, ForkSandbox, SnapshotSandbox
 
 from .conftest import InProcessContainer, InProcessProvider, asked, until
@@ -287,3 +296,133 @@ async def test_an_adopted_sandbox_has_what_is_left_of_its_time(
     async with controller() as sandboxes:
         view = sandboxes.view(sandboxes.get("first"))
         assert view.expires_at - view.created_at < 11
+
+
+# --- what may happen meanwhile
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("still", [False, True])
+async def test_one_that_ends_while_it_is_held_or_let_go_is_told_and_stays_ended(
+    controller: Any, provider: Any, table: Any, monkeypatch: pytest.MonkeyPatch, still: bool, fails: bool
+) -> None:
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("first"))
+        if not still:
+            await sandboxes.copies.pause("first")
+
+        async def ends(container: str) -> None:
+            await sandboxes.delete("first")
+            if fails:
+                raise NotFound("it does not run")
+
+        monkeypatch.setattr(provider, "pause" if still else "unpause", ends)
+        with pytest.raises(SandboxEnded):
+            await (sandboxes.copies.pause if still else sandboxes.copies.unpause)("first")
+        with pytest.raises(SandboxEnded):
+            await sandboxes.reroute(sandboxes.get("first"), paused=False)
+        await until(lambda: table["first"].ended)
+        assert table["first"].socket is None
+
+
+async def test_a_pause_of_which_the_proxy_does_not_hear_is_none(
+    controller: Any, provider: Any, table: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("first"))
+        monkeypatch.setattr("gymbox.controller.routes.PATIENCE", 0.05)
+        table.errors.extend(OSError("no proxy") for _ in range(100))
+        with pytest.raises(Unavailable, match="does not take routes"):
+            await sandboxes.copies.pause("first")
+        table.errors.clear()
+        await until(lambda: sandboxes.status(sandboxes.get("first")) == "ready")
+        assert not table["first"].paused and not provider.__dict__.get("paused")
+
+
+async def test_a_fork_has_its_id_for_one_sandbox_and_one_request(controller: Any, provider: Any) -> None:
+    async with controller() as sandboxes:
+        for id in ("first", "second"):
+            await sandboxes.create(asked(id))
+        first = container_of(sandboxes, provider, "first")
+        first.may_go_on.clear()
+        making = asyncio.create_task(sandboxes.copies.fork("first", ForkSandbox(n=2, id="f")))
+        await first.entered.wait()
+        others = [("second", ForkSandbox(n=2, id="f")), ("first", ForkSandbox(n=2, id="f", files_only=True))]
+        for parent, request in others:
+            with pytest.raises(Conflict, match="another request"):
+                await sandboxes.copies.fork(parent, request)
+        patient = asyncio.create_task(sandboxes.copies.fork("first", ForkSandbox(n=2, id="f", patience=5)))
+        first.may_go_on.set()
+        made = await making
+        assert await patient == made == await sandboxes.copies.fork("first", ForkSandbox(n=2, id="f"))
+        with pytest.raises(Conflict, match="another request"):
+            await sandboxes.copies.fork("second", ForkSandbox(n=2, id="f"))
+        assert all(one.ended is None for one in made)
+
+
+async def test_a_fork_that_fails_leaves_what_others_made_of_its_ids(controller: Any, provider: Any) -> None:
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("first"))
+        first = container_of(sandboxes, provider, "first")
+        first.may_go_on.clear()
+        making = asyncio.create_task(sandboxes.copies.fork("first", ForkSandbox(n=3, id="f")))
+        await first.entered.wait()
+        another = await sandboxes.create(asked("f.1"))
+        first.may_go_on.set()
+        with pytest.raises(Conflict, match=r"f\.1"):
+            await making
+        assert {each.id for each in sandboxes.all() if each.ended is None} == {"first", "f.1"}
+        assert sandboxes.get("f.1") is another
+
+
+async def test_a_fork_cannot_have_labels_of_the_controller(controller: Any) -> None:
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("first"))
+        with pytest.raises(Invalid, match="controller's own"):
+            await sandboxes.copies.fork("first", ForkSandbox(labels={"gymbox.fork": "other"}))
+
+
+async def test_what_a_server_writes_later_is_in_no_snapshot(controller: Any, provider: Any, folder: Any) -> None:
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("first"))
+        held = []
+
+        def written(path: Any) -> None:
+            held.append(path.open("r+b", buffering=0))
+            held[0].write(b"saved")
+
+        container_of(sandboxes, provider, "first").leaves = written
+        await sandboxes.copies.snapshot("first", SnapshotSandbox(id="s"))
+        with held[0]:
+            held[0].write(b" and more")
+        tar = folder / "main" / "snapshots" / "s.tar"
+        assert (tar.read_text(), tar.stat().st_mode & 0o777) == ("saved", 0o444)
+
+
+async def test_more_than_a_server_was_told_to_write_is_no_snapshot(controller: Any, provider: Any) -> None:
+    async with controller(snapshot_mb=1) as sandboxes:
+        await sandboxes.create(asked("first"))
+        container_of(sandboxes, provider, "first").leaves = lambda path: os.truncate(path, 1 << 21)
+        with pytest.raises(Invalid, match="no snapshot"):
+            await sandboxes.copies.snapshot("first", SnapshotSandbox(id="s"))
+
+
+async def test_snapshots_that_do_not_fit_together_are_taken_one_after_the_other(
+    controller: Any, provider: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with controller(snapshot_mb=1) as sandboxes:
+        for id in ("first", "second", "third"):
+            await sandboxes.create(asked(id))
+        first, second, third = (container_of(sandboxes, provider, id) for id in ("first", "second", "third"))
+        first.may_go_on.clear()
+        saving = asyncio.create_task(sandboxes.copies.snapshot("first", SnapshotSandbox(id="a")))
+        await first.entered.wait()
+        waiting = asyncio.create_task(sandboxes.copies.snapshot("second", SnapshotSandbox(id="b")))
+        await asyncio.wait({waiting}, timeout=0.05)
+        monkeypatch.setattr("gymbox.controller.snapshots.TRANSFER", 0.05)
+        with pytest.raises(AtCapacity, match="no room"):
+            await sandboxes.copies.snapshot("third", SnapshotSandbox(id="c"))
+        monkeypatch.undo()
+        assert not second.entered.is_set() and not third.entered.is_set()
+        first.may_go_on.set()
+        assert [(await each).id for each in (saving, waiting)] == ["a", "b"]

@@ -1,0 +1,92 @@
+"""What the next controller makes of containers whose way out has ended, whose claims are lost or that say too much."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiohttp import web
+from gymbox.controller.container import MOST_TOLD
+from gymbox.errors import Unavailable
+from gymbox.providers import StartSpec
+from gymbox_sandbox.lifecycle import PoolSettings
+
+from .conftest import asked, environment
+
+
+@pytest.fixture
+def online(environments: dict[str, Any], folder: Any) -> None:
+    environments["online"] = environment(folder / "environments", "online", network="open")
+
+
+async def pooled(sandboxes: Any, number: int) -> None:
+    async with asyncio.timeout(10):
+        while sandboxes.pools.views()[0].ready < number:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.usefixtures("online")
+async def test_the_way_out_of_what_is_adopted_is_opened_again_and_nothing_is_started(controller, provider):
+    async with controller() as sandboxes:
+        sandbox = await sandboxes.create(asked("s1", "online"))
+        await sandboxes.create(asked("s2"))
+    async with controller() as sandboxes:
+        assert provider.reopened == [sandbox.container.id] and len(provider.starts) == 2
+        assert {each.id for each in sandboxes.all()} == {"s1", "s2"}
+
+
+@pytest.mark.usefixtures("online")
+@pytest.mark.parametrize("broken", ["server", "way"])
+async def test_what_does_not_answer_or_has_no_way_out_any_more_is_removed_and_not_replaced(
+    controller, provider, monkeypatch, broken
+):
+    async def refused(spec: StartSpec) -> None:
+        raise Unavailable("the directory allows no socket")
+
+    async with controller() as sandboxes:
+        container = (await sandboxes.create(asked("s1", "online"))).container.id
+    if broken == "way":
+        monkeypatch.setattr(provider, "reopen", refused)
+    else:
+        await provider.containers[container]._runner.cleanup()
+    async with controller() as sandboxes:
+        assert sandboxes.all() == [] and provider.stops == [container]
+    assert provider.starts == [container] and provider.reopened == []
+
+
+async def test_where_a_claim_cannot_be_read_no_container_that_may_be_its_is_spare(
+    controller, provider, folder, caplog
+):
+    claims, pools = folder / "main" / "claims", {"alone": PoolSettings(target=2)}
+    async with controller(pools=pools) as sandboxes:
+        await pooled(sandboxes, 2)
+        used = await sandboxes.create(asked("used"))
+        kept = await sandboxes.create(asked("kept"))
+        await pooled(sandboxes, 2)
+        shared = await sandboxes.create(asked("shared", "shared"))
+    before = set(provider.containers)
+    (claims / "used").write_text("{")
+    async with controller(pools=pools) as sandboxes:
+        assert set(provider.containers) & before == {kept.container.id, shared.container.id}
+        assert {each.id for each in sandboxes.all()} == {"kept", "shared"}
+        assert used.container.id in provider.stops and not (claims / "used").exists()
+        await pooled(sandboxes, 2)
+        after = set(provider.containers)
+    assert "what used claimed cannot be read" in caplog.text
+    async with controller(pools=pools):  # the next one knows all again
+        assert set(provider.containers) == after
+
+
+async def test_a_server_that_answers_endlessly_is_not_listened_to(controller, provider, monkeypatch):
+    async def much(*_: Any) -> web.Response:
+        return web.json_response({"sessions": [], "resets": {"": 1}, "more": "x" * MOST_TOLD})
+
+    monkeypatch.setattr("tests.unit.controller.conftest.InProcessContainer._sessions", much)
+    monkeypatch.setattr("tests.unit.controller.conftest.InProcessContainer._healthz", much)
+    async with controller() as sandboxes:
+        sandbox = await sandboxes.create(asked("s1"))
+        await sandboxes.learn_resets([sandbox])
+        assert sandbox.reset is None
+    async with controller() as sandboxes:
+        assert sandboxes.all() == [] and provider.stops == [sandbox.container.id]

@@ -36,19 +36,21 @@ def interpreter_with(name: str) -> str:
     return str(venv.interpreter)
 
 
-async def ran(interpreter: str, *arguments: str, patience: float = 240, **variables: str) -> str:
-    """What a program prints that runs there, measured where the tests are; it must succeed.
+async def ran(
+    interpreter: str, *arguments: str, patience: float = 240, cwd: Path = ROOT, measured: bool = True, **variables: str
+) -> str:
+    """What a program prints that runs there, measured (unless said otherwise) where the tests are; it must succeed.
 
     Args:
         patience: seconds that it may take.
         variables: of its environment, beside ours.
     """
     measure: tuple[str, ...] = ()
-    if coverage.Coverage.current() is not None:
+    if measured and coverage.Coverage.current() is not None:
         measure = ("-m", "coverage", "run", "--parallel-mode", "--rcfile", str(ROOT / "pyproject.toml"))
     process = await asyncio.create_subprocess_exec(
         *(interpreter, *measure, *arguments),
-        cwd=ROOT,
+        cwd=cwd,
         env={**os.environ, **variables},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -24,6 +24,7 @@ from gymbox.setup_docker import (
     os_release,
     run,
     to_stderr,
+    told,
 )
 
 BASE_IMAGE = "debian:trixie-slim"
@@ -130,9 +131,7 @@ def _bootstrap(recipe: str) -> None:
 
 def main() -> int:
     """Exit code 0 once the image is there, else 1."""
-    setup = ensure_base_image()
-    print(setup)
-    return 0 if setup.ready else 1
+    return told(ensure_base_image())
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 
-from gymbox.setup_docker import Say, Setup, SetupFailed, apt, to_stderr
+from gymbox.setup_docker import Say, Setup, SetupFailed, apt, to_stderr, told
 
 WAYS_ON = ("use containers: provider=docker", "go on without: sandboxes are then plain processes of your user")
 
@@ -52,9 +52,7 @@ def works() -> bool:
 
 def main() -> int:
     """Exit code 0 once bubblewrap works, else 1."""
-    setup = ensure_bubblewrap()
-    print(setup)
-    return 0 if setup.ready else 1
+    return told(ensure_bubblewrap())
 
 
 if __name__ == "__main__":

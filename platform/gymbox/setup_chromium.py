@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import subprocess
 import sys
 
-from gymbox.setup_docker import Say, Setup, SetupFailed, apt, to_stderr
+from gymbox.setup_docker import Say, Setup, SetupFailed, apt, first_that_works, to_stderr, told
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 """Programs that are one, in the order in which they are looked for."""
@@ -45,25 +44,12 @@ def ensure_chromium(*, say: Say = to_stderr) -> Setup:
 
 def chromium() -> str | None:
     """Where a browser is that tells its version; None where there is none."""
-    for name in NAMES:
-        path = shutil.which(name)
-        if path is not None and _works(path):
-            return path
-    return None
-
-
-def _works(path: str) -> bool:
-    try:
-        return subprocess.run([path, "--version"], capture_output=True, timeout=30, check=False).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
+    return first_that_works(*(shutil.which(name) for name in NAMES))
 
 
 def main() -> int:
     """Exit code 0 once Chromium works, else 1."""
-    setup = ensure_chromium()
-    print(setup)
-    return 0 if setup.ready else 1
+    return told(ensure_chromium())
 
 
 if __name__ == "__main__":

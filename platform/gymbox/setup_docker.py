@@ -320,11 +320,27 @@ def os_release() -> dict[str, str]:
         return {}
 
 
-def main() -> int:
-    """Exit code 0 once an engine answers, else 1."""
-    setup = ensure_docker()
+def told(setup: Setup) -> int:
+    """Print how it went; exit code 0 once what it is about is there, else 1."""
     print(setup)
     return 0 if setup.ready else 1
+
+
+def first_that_works(*paths: str | None) -> str | None:
+    """The first of these programs that tells its version; None where none does."""
+    for path in filter(None, paths):
+        try:
+            done = subprocess.run([path, "--version"], capture_output=True, timeout=30, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if done.returncode == 0:
+            return path
+    return None
+
+
+def main() -> int:
+    """Exit code 0 once an engine answers, else 1."""
+    return told(ensure_docker())
 
 
 if __name__ == "__main__":

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from gymbox.setup_docker import Say, Setup, SetupFailed, apt, run, to_stderr
+from gymbox.setup_docker import Say, Setup, SetupFailed, apt, first_that_works, run, to_stderr, told
 
 NAME = "docker-registry"
 FOLDER = Path("~/.cache/gymbox/docker-registry")
@@ -52,24 +51,12 @@ def ensure_docker_registry(*, say: Say = to_stderr) -> Setup:
 
 def docker_registry() -> str | None:
     """Where a docker-registry is that tells its version; None where there is none."""
-    for path in (shutil.which(NAME), str(FOLDER.expanduser() / "usr/bin" / NAME)):
-        if path is not None and _works(path):
-            return path
-    return None
-
-
-def _works(path: str) -> bool:
-    try:
-        return subprocess.run([path, "--version"], capture_output=True, timeout=30, check=False).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
+    return first_that_works(shutil.which(NAME), str(FOLDER.expanduser() / "usr/bin" / NAME))
 
 
 def main() -> int:
     """Exit code 0 once it is there, else 1."""
-    setup = ensure_docker_registry()
-    print(setup)
-    return 0 if setup.ready else 1
+    return told(ensure_docker_registry())
 
 
 if __name__ == "__main__":

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,41 +12,27 @@ from gymbox.exports.dpo import DpoChoice, DpoForm, export_dpo
 from gymbox.exports.sft import SftChoice, SftForm, export_sft
 from gymbox.models.cassettes import recorded_calls
 
+from tests import own_venv
 from tests.integration.models.vllm_double import END, vllm_double
 from tests.integration.run.conftest import Gymbox
-from tests.own_venv import interpreter_with
 from tests.unit.exports.conftest import answered, ids, lines_in, said
 
 SCRIPT = Path(__file__).with_name("trl_trains.py")
-PATIENCE = 240
 COUNTER = ("environment=counter", "provider=process", "runner.limit=2")
 
 
 @pytest.fixture(scope="module")
 def trl() -> str:
     """An interpreter that has TRL."""
-    return interpreter_with("trl")
+    return own_venv.interpreter_with("trl")
 
 
 async def trained(trl: str, folder: Path, *jobs: tuple[str, Path]) -> list[dict[str, Any]]:
     """What TRL says of each set."""
     told = json.dumps([{"kind": kind, "path": str(path)} for kind, path in jobs])
-    process = await asyncio.create_subprocess_exec(
-        *(trl, str(SCRIPT), told),
-        cwd=folder,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf")},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(PATIENCE):
-            out, err = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0, err.decode()[-4000:]
-    found: list[dict[str, Any]] = json.loads(out.decode().strip().split("\n")[-1])
+    variables = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf")}
+    out = await own_venv.ran(trl, str(SCRIPT), told, cwd=folder, measured=False, **variables)
+    found: list[dict[str, Any]] = json.loads(out.strip().split("\n")[-1])
     return found
 
 

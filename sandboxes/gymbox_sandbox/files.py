@@ -6,6 +6,7 @@ sets the pace.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -30,6 +31,8 @@ MOST_BYTES = 8 << 30
 MOST_FILES = 200_000
 """Members of one uploaded archive."""
 MOST_WATCHES = 16
+AGAIN = 0.5
+"""Seconds after which a transfer that was cut off is told again."""
 _TIMEOUT = 86_400
 """Seconds; in effect the end of the connection ends a transfer."""
 
@@ -87,12 +90,24 @@ async def _upload(request: Request, commands: Commands, spawn: Spawn) -> int:
                 with contextlib.suppress(Conflict):
                     await command.write(chunk)
         except ClientDisconnect:
-            command.signal(signal.SIGTERM)  # it removes what is half written
-            with contextlib.suppress(Problem):
-                await outcome(command)
+            await _cut_off(command)
             raise
         await command.write_end()
         return int(await outcome(command))
+
+
+async def _cut_off(command: Command) -> None:
+    """Have a transfer remove what is half written, and end. It is told until it does: a signal that comes in the
+    moment before it waits for more would only be heard once more has come."""
+    ending = asyncio.ensure_future(outcome(command))
+    try:
+        while not ending.done():
+            command.signal(signal.SIGTERM)
+            await asyncio.wait({ending}, timeout=AGAIN)
+        with contextlib.suppress(Problem):
+            ending.result()
+    finally:
+        ending.cancel()
 
 
 async def _download(commands: Commands, spawn: Spawn, media_type: str) -> Response:

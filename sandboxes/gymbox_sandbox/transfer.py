@@ -103,6 +103,7 @@ def _fail(kind: str, cause: str, text: str) -> int:
 
 
 def _cut_off(number: int, frame: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one more must not cut off the clean-up
     raise SystemExit(1)
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import signal
 import tarfile
 
 import pytest
+from gymbox_sandbox import files
+from gymbox_sandbox.command import Ended
 
 
 async def put(host, path, data, route="/files", **parameters):
@@ -190,6 +193,32 @@ async def test_an_upload_that_is_cut_off_leaves_nothing_half_written(host, route
     await host.until(lambda: os.listdir(host.workspace))
     upload.cancel()
     await host.until(lambda: not os.listdir(host.workspace))
+
+
+class HardOfHearing:
+    """A transfer that hears only the second signal, as one that was about to wait for its input."""
+
+    def __init__(self):
+        self.signals = 0
+        self.heard = asyncio.Event()
+
+    def signal(self, number):
+        assert number == signal.SIGTERM
+        self.signals += 1
+        if self.signals == 2:
+            self.heard.set()
+
+    async def next(self):
+        await self.heard.wait()
+        return Ended(1, False, 0.0)
+
+
+async def test_an_upload_that_is_cut_off_is_told_until_it_hears(monkeypatch):
+    monkeypatch.setattr(files, "AGAIN", 0.01)
+    command = HardOfHearing()
+    async with asyncio.timeout(20):
+        await files._cut_off(command)
+    assert command.signals == 2
 
 
 async def test_hanging_up_on_a_download_ends_it(host):

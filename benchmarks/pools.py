@@ -137,10 +137,9 @@ async def measure(provider: str, folder: Path) -> tuple[list[Figure], list[str]]
 
 
 def main() -> None:
-    provider = sys.argv[1] if len(sys.argv) > 1 else "process"
     with tempfile.TemporaryDirectory(prefix="gbx") as name:
         Path(name).chmod(0o711)
-        figures, notes = asyncio.run(measure(provider, Path(name)))
+        figures, notes = asyncio.run(measure("process", Path(name)))
     finish("pools", figures, notes)
 
 

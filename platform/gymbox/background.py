@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CALL = 60.0
 """Seconds for a call that waits for nothing."""
 GRACE = 10.0
-"""Seconds beyond what the sandbox's own server gives a command."""
+"""Seconds beyond what the sandbox's own server gives a call: it knows better why something took too long."""
 SILENCE = 86_400.0
 """Seconds for which nothing of a job's output or of changes may come."""
 

@@ -24,7 +24,7 @@ from gymbox_sandbox.tasks import Verdict
 from gymbox_sandbox.wire import JUDGE_HEADER, ExecRequest, ExecResult, ToolResult
 
 from gymbox.artifacts import Keep, members_in
-from gymbox.background import SILENCE, Change, Jobs, Shells, changes
+from gymbox.background import CALL, GRACE, SILENCE, Change, Jobs, Shells, changes
 from gymbox.environment import Manifest
 from gymbox.errors import (
     ErrorKind,
@@ -49,10 +49,6 @@ ASKED = 202
 """Status of an answer that holds questions for a judge."""
 PAUSE = 0.2
 """Seconds before the second try; doubled for each further one."""
-GRACE = 10.0
-"""Seconds beyond what the sandbox's own server gives a call: it knows better why something took too long."""
-TELL = 60.0
-"""Seconds for telling a running command something."""
 IDLE = 300.0
 """Seconds for which nothing of a download may come."""
 PIECE = 1 << 20
@@ -100,7 +96,7 @@ class SandboxClient:
     ) -> None:
         self.id = id
         self.tools = SandboxTools(self)
-        self.jobs = Jobs(id, self._send, self._stream, partial(self._tell, TELL))
+        self.jobs = Jobs(id, self._send, self._stream, partial(self._tell, CALL))
         self.shells = Shells(self._send)
         self.lead_models: Callable[[str, str], None] | None = None
         """Sends model calls from inside to the model at an address, with its key, where the network is `models`; None:
@@ -258,7 +254,7 @@ class SandboxClient:
         headers, idle = {"Content-Type": "application/json"}, request.timeout + GRACE
         async with self._stream("POST", "/exec", idle=idle, data=body, headers=headers) as answer:
             # input is taken as the command reads it, so what gives it waits for as long as the command may run
-            yield Execution(self.id, answer, partial(self._tell, max(idle, TELL)))
+            yield Execution(self.id, answer, partial(self._tell, max(idle, CALL)))
 
     async def _tell(self, timeout: float, path: str, body: bytes, params: Mapping[str, str] | None = None) -> None:
         await self._send("POST", path, body, params=params, timeout=timeout, repeatable=False)

@@ -246,7 +246,7 @@ def test_exit_codes_are_those_of_a_shell(result, code):
 
 async def test_snapshots_are_taken_listed_and_removed_and_sandboxes_forked(gymbox, client):
     assert (await gymbox("snapshot", "s1", "--name", "kept")).out == "kept\n"
-    assert (await gymbox("fork", "s1", "-n", "2", "--name", "f")).out == "f-0\nf-1\n"
+    assert (await gymbox("fork", "s1", "-n", "2", "--name", "f")).out == "f.0\nf.1\n"
     assert json.loads((await gymbox("ls", "--json", group="snapshot")).out)[0]["sandbox"] == "s1"
     assert "not_reset" in (await gymbox("ls", group="snapshot")).out
     assert (await gymbox("rm", "kept", group="snapshot")).out == "kept\n"

@@ -13,7 +13,7 @@ from gymbox_sandbox.tasks import Task, Verdict
 from pydantic import BaseModel, ConfigDict, Field
 
 from gymbox.agents import Agent, Tools
-from gymbox.agents.outcome import left_unanswered, outcome_of
+from gymbox.agents.outcome import check_answered, outcome_of
 from gymbox.artifacts import Keep
 from gymbox.environment import Environment
 from gymbox.errors import RolloutError, Stage
@@ -121,16 +121,18 @@ async def run_rollout(
                 clock.enter(Stage.AGENT)
                 result.response = await outcome_of(agent, Task.model_validate(public), bound, sandbox.tools)
                 result.mask_reason = mask_reason(result.response.output)
+                if calls_models(environment):
+                    check_answered(bound, sandbox.models_unanswered())
                 clock.enter(Stage.VERIFY)
                 task, response = environment.for_verify(row), result.response
                 if keep is not None and environment.manifest.reverify == "artifacts":
                     verdict = await sandbox.verify(task, response, keep=keep)
                 else:
                     verdict = await sandbox.verify(task, response)
+                if calls_models(environment):  # what the sandbox's network saw may be heard of only now
+                    check_answered(bound, sandbox.models_unanswered())
                 result.reward, result.metrics = verdict.reward, verdict.metrics
                 result.reward_components = verdict.reward_components
-                if calls_models(environment):
-                    result.mask_reason = result.mask_reason or left_unanswered(bound, sandbox.models_unanswered())
     except Exception as error:  # the one broad except: a bad rollout is data, not a crash
         if result.reward is None:  # once scored it stays so, whatever becomes of the sandbox
             result.error = RolloutError.at(clock.stage, error)

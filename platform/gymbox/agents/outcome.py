@@ -9,7 +9,14 @@ from gymbox.agents import Agent, Tools
 from gymbox.errors import ErrorKind, ModelFailure, Problem
 from gymbox.models import BoundModel
 
-_NO_ANSWER = (ErrorKind.MODEL_RATE_LIMITED, ErrorKind.MODEL_UNAVAILABLE, ErrorKind.MODEL_TIMED_OUT)
+_NO_ANSWER = (
+    ErrorKind.MODEL_UNAUTHORIZED,
+    ErrorKind.MODEL_RATE_LIMITED,
+    ErrorKind.MODEL_UNAVAILABLE,
+    ErrorKind.MODEL_TIMED_OUT,
+    ErrorKind.MODEL_BAD_RESPONSE,
+)
+"""Not `MODEL_REFUSED_REQUEST`: that is an answer, to what the harness asked, such as with a history too long."""
 
 
 async def outcome_of(agent: Agent, task: Task, model: BoundModel, tools: Tools) -> Response:
@@ -38,16 +45,21 @@ async def outcome_of(agent: Agent, task: Task, model: BoundModel, tools: Tools) 
     return response.model_copy(update={"usage": usage})
 
 
-def left_unanswered(model: BoundModel, unanswered: int) -> str | None:
-    """Why what a harness in the sandbox did tells little of its model: in the end it got no answer. It may give up
-    without a word of that.
+def check_answered(model: BoundModel, unanswered: int) -> None:
+    """Nothing is known of how well a model does whose last calls, made by a harness in the sandbox, got no answer. The
+    harness may give up without a word of that, so what it leaves is no attempt of the model's and not to be scored.
 
     Args:
         unanswered: calls from the sandbox that did not get through to the model's side, or back.
+
+    Raises:
+        ModelFailure: that is so; of the kind of the model's own failure where its side knows one.
     """
-    if unanswered:
-        return f"the last model calls from its sandbox got no answer ({unanswered})"
     failure = model.account.failure
-    if failure is None or failure.rollout_kind not in _NO_ANSWER:
-        return None
-    return f"the last model call got no answer: {failure.detail}"
+    if failure is not None and failure.rollout_kind in _NO_ANSWER:
+        detail = f"the last model call of the harness got no answer: {failure.detail}"
+        raise ModelFailure(failure.rollout_kind, detail, retry_after=failure.retry_after)
+    if unanswered:
+        calls = "model call" if unanswered == 1 else f"{unanswered} model calls"
+        detail = f"the last {calls} of the harness in the sandbox got no answer"
+        raise ModelFailure(ErrorKind.MODEL_UNAVAILABLE, detail)

@@ -55,16 +55,13 @@ async def test_a_verdict_stands_whatever_becomes_of_the_sandbox_afterwards(envir
     assert (result.reward, result.error) == (1.0, None)
 
 
-@pytest.mark.parametrize(
-    ("network", "reason"),
-    [("models", "the last model calls from its sandbox got no answer (2)"), ("none", None)],
-)
-async def test_what_a_harness_did_without_a_models_answer_is_not_to_be_trained_on(
-    environment, network, reason
-) -> None:
+async def test_what_a_harness_did_without_a_models_answer_has_no_reward(environment) -> None:
     made = environment(row())
-    asked = Environment(made.folder, made.manifest.model_copy(update={"network": network}))
+    asked = Environment(made.folder, made.manifest.model_copy(update={"network": "models"}))
     async with HttpClient() as http:
         result = await run_rollout(row(), asked, CountingAgent(), SilentModel(), Unheard(), http, "r1")
-    assert (result.reward, result.error) == (1.0, None)
-    assert (result.mask_reason, result.mask_sample) == (reason, reason is not None)
+        other = await run_rollout(row(), made, CountingAgent(), SilentModel(), Unheard(), http, "r2")
+    assert result.reward is None and result.error is not None
+    assert (result.error.kind, result.error.stage, result.error.retryable) == ("model_unavailable", "agent", True)
+    assert result.error.detail == "the last 2 model calls of the harness in the sandbox got no answer"
+    assert (other.reward, other.error) == (1.0, None)  # nothing in it can call a model

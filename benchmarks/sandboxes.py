@@ -175,7 +175,7 @@ async def fork_times(
                     forks.append(await timed(fork))
                     commits.append(await timed(commit))
                     claims.append(await timed(claim))
-                    for id in (f"fork-{number}-0", f"claim-{number}"):
+                    for id in (f"fork-{number}.0", f"claim-{number}"):
                         await client.delete(id)
                     await asyncio.to_thread(engine.remove_image, f"gymbox-benchmark:{number}")
     finally:

@@ -245,7 +245,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gbx") as name:
         Path(name).chmod(0o711)
         of_pools, told = asyncio.run(pools.measure("docker", Path(name)))
-    finish("sandboxes", [*figures, *of_pools], [*notes, *told])
+    title = "One sandbox and many: how much of each bar is used (less is better)"
+    finish("sandboxes", [*figures, *of_pools], [*notes, *told], plotted=title)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from gymbox.environment import Environment
 from gymbox.errors import JudgeFailed, SandboxPaused
 from gymbox.http import HttpClient
 from gymbox.judge import Judge
-from gymbox.sandbox_client import ENDED_WAIT, Reach, SandboxClient
+from gymbox.sandbox_calls import ENDED_WAIT, Reach
+from gymbox.sandbox_client import SandboxClient
 
 log = logging.getLogger(__name__)
 

@@ -91,7 +91,7 @@ async def server_cost(
 ) -> tuple[float, float]:
     """CPU-seconds that a container has used when its server has just answered, and its memory in MiB."""
     async with controller.sandbox(environment) as sandbox:
-        view = controller.sandboxes.view(controller.sandboxes.get(sandbox.id))
+        view = controller.sandboxes.views.of(controller.sandboxes.get(sandbox.id))
         stats = await asyncio.to_thread(engine.stats, view.container, stream=False, one_shot=True)
     return cpu_seconds(stats), mebibytes(stats)
 

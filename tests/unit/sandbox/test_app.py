@@ -16,7 +16,7 @@ from gymbox_sandbox import ResourcesServer, Response, Task, ToolError, Verdict, 
 from gymbox_sandbox.app import build
 from gymbox_sandbox.options import Options
 from gymbox_sandbox.problems import Invalid, Unavailable
-from gymbox_sandbox.sessions import verdict_of
+from gymbox_sandbox.scoring import verdict_of
 from gymbox_sandbox.wire import SESSION_HEADER, ExecRequest, ExecResult
 from pydantic import ValidationError
 from starlette.testclient import TestClient, WebSocketDenialResponse

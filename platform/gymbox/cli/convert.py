@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from gymbox.cli.figures import print_json
+from gymbox.cli.output import say
 from gymbox.cli.readers import AsJson, Rename, Run_, reader_of
 from gymbox.errors import ConfigError, nearest
 
@@ -60,4 +61,4 @@ def convert(
     if as_json:
         print_json(told)
     else:
-        typer.echo(text)
+        say(text)

@@ -21,6 +21,7 @@ from gymbox.cli.figures import (
     print_profile,
     table,
 )
+from gymbox.cli.output import say
 from gymbox.cli.readers import AsJson, Rename, Run_, finite, reader_of
 from gymbox.cli.report import report
 from gymbox.errors import ConfigError, nearest
@@ -238,11 +239,11 @@ def reverify(
         if changes.without_artifacts:
             told[-1] += f" ({changes.without_artifacts} because no artifacts are kept of them)"
         unsafe = "  (unsafe: rewards may depend on what is not stored)" if changes.unsafe else ""
-        typer.echo(f"{changes.output}: {changes.done} of {changes.planned} rollouts; {', '.join(told)}{unsafe}")
+        say(f"{changes.output}: {changes.done} of {changes.planned} rollouts; {', '.join(told)}{unsafe}")
         for name, (old, new) in changes.environments.items():
-            typer.echo(f"  {name} is another than it was: digest {new:.12}, was {old:.12}")
+            say(f"  {name} is another than it was: digest {new:.12}, was {old:.12}")
         for id in changes.changed[:SHOWN]:
-            typer.echo(f"  changed: {id}")
+            say(f"  changed: {id}")
     raise typer.Exit(1 if changes.failed else 0)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gymbox.cli.figures import policy
+from gymbox.cli.output import say
 from gymbox.cli.readers import finite, reader_of
 from gymbox.errors import ConfigError, nearest
 
@@ -79,7 +80,7 @@ def report(
         page=PageOptions(size=int(size * 1e6), text=longest, answers=answers),
     )
     for path in outputs.values():
-        typer.echo(path)
+        say(path)
 
 
 def report_files(readers: list[RunReader], output: Path | None, format: str, *, compared: bool) -> dict[Format, Path]:

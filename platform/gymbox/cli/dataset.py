@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gymbox.cli import Commands
+from gymbox.cli.options import AsJson
 from gymbox.cli.output import say, say_json
 from gymbox.cli.places import environment_folders
 from gymbox.datasets.collate import OnDuplicates
@@ -42,7 +43,6 @@ Drop = typer.Option([], "--drop", help="A field to leave out; may be repeated.")
 Gold = typer.Option(False, "--gold", help="Take the answer that ends Chat messages for the gold reply.")
 HiddenFields = typer.Option([], "--hidden-field", help="As the environment's manifest has it; may be repeated.")
 Force = typer.Option(False, "--force", help="Replace the output if it is there.")
-AsJson = typer.Option(False, "--json", help="Print JSON.")
 
 
 @app.command()

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from gymbox.cli import Commands
 from gymbox.cli.controllers import ask
+from gymbox.cli.options import AsJson, Folders
 from gymbox.cli.output import say, say_json
 from gymbox.cli.places import admin_token, environment_folders, program, state_folder
 from gymbox.environment import Catalog, Environment
@@ -51,11 +52,7 @@ WIDEST, LEAST = 100_000, 50
 """Characters: a table where nothing need fit, and what its columns but the first get at least."""
 ROWS = 5
 """Tasks that `test` uses where `runner.limit` does not say."""
-Folders = typer.Option(
-    [], "--folder", "-f", help="Where environments are (default: ./environments and those of gymbox); may be repeated."
-)
 Overrides = typer.Argument(None, metavar="[NAME=VALUE]...", help="Settings as for `gymbox run`: provider=process, …")
-AsJson = typer.Option(False, "--json", help="Print JSON.")
 
 
 @app.command("list")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from gymbox.cli import Commands
+from gymbox.cli.options import AsJson, finite
 from gymbox.cli.output import say, say_json
-from gymbox.cli.readers import finite, reader_of
+from gymbox.cli.readers import reader_of
 from gymbox.errors import ConfigError
 from gymbox.exports.conversations import Reasoning
 from gymbox.exports.dpo import DpoForm, Pairing
@@ -42,7 +43,6 @@ Masked = typer.Option(False, "--masked", help="Also rollouts with mask_sample; n
 Reasons = typer.Option(
     Reasoning.KEEP, "--reasoning", help="keep: in reasoning_content; think: as <think> before the text; drop."
 )
-AsJson = typer.Option(False, "--json", help="Print JSON.")
 
 
 @app.command()

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from gymbox.cli import Commands
-from gymbox.cli.env import AsJson, Folders, print_json, print_table, said
+from gymbox.cli.env import print_json, print_table, said
+from gymbox.cli.options import AsJson, Folders
 from gymbox.cli.output import say
 from gymbox.cli.places import environment_folders
 from gymbox.environment import Catalog, Environment

@@ -13,8 +13,9 @@ import typer
 from gymbox_sandbox.background import JobView
 from gymbox_sandbox.wire import ExecResult
 
-from gymbox.cli.controllers import AsJson, Controller, Id, ask
+from gymbox.cli.controllers import Controller, Id, ask
 from gymbox.cli.env import print_json, print_table
+from gymbox.cli.options import AsJson
 from gymbox.cli.output import say
 from gymbox.cli.terminals import Detached, exit_code, follow, raw_terminal, terminal_size
 

@@ -7,8 +7,9 @@ from gymbox_sandbox.lifecycle import PoolSettings, PoolView
 from pydantic import ValidationError
 
 from gymbox.cli import Commands
-from gymbox.cli.controllers import AsJson, Controller, ask
+from gymbox.cli.controllers import Controller, ask
 from gymbox.cli.env import print_json, print_table
+from gymbox.cli.options import AsJson
 from gymbox.cli.output import say
 from gymbox.errors import ConfigError
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gymbox.cli import Commands
+from gymbox.cli.options import AsJson
 from gymbox.cli.output import say, say_json
 from gymbox.errors import ConfigError, Conflict, NotFound, Problem
 
@@ -32,7 +33,6 @@ app = typer.Typer(
 
 Run = typer.Argument("", metavar="RUN", help="Its folder or id; default: the only one that is live here.")
 Controller = typer.Option("", "--controller", help="Address of a controller, for a run that it does.")
-AsJson = typer.Option(False, "--json", help="Print JSON.")
 LOOK = 1.0
 """Seconds between two looks of --watch."""
 

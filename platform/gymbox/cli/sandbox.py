@@ -19,8 +19,9 @@ from gymbox_sandbox.lifecycle import SandboxView
 from gymbox_sandbox.wire import ExecRequest, ExecResult, Pty
 
 from gymbox.cli import Commands, jobs
-from gymbox.cli.controllers import AsJson, Controller, Id, ask
+from gymbox.cli.controllers import Controller, Id, ask
 from gymbox.cli.env import print_json, print_table
+from gymbox.cli.options import AsJson
 from gymbox.cli.output import say
 from gymbox.cli.terminals import LONGEST, exit_code, follow, raw_terminal, terminal_size
 from gymbox.errors import ConfigError, NotFound

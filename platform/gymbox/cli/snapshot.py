@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from gymbox.cli import Commands
-from gymbox.cli.controllers import AsJson, Controller, ask
+from gymbox.cli.controllers import Controller, ask
 from gymbox.cli.env import print_json, print_table
+from gymbox.cli.options import AsJson
 from gymbox.cli.output import say
 from gymbox.cli.sandbox import said
 

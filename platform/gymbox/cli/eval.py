@@ -21,7 +21,9 @@ from gymbox.cli.figures import (
     print_profile,
     table,
 )
-from gymbox.cli.readers import AsJson, Rename, Run_, finite, reader_of
+from gymbox.cli.options import Alpha, AsJson, Common, Folders, Level, Missing_, Rename, Run_, Success, Tries, finite
+from gymbox.cli.output import say
+from gymbox.cli.readers import reader_of
 from gymbox.cli.report import report
 from gymbox.errors import ConfigError, nearest
 
@@ -39,14 +41,6 @@ app = typer.Typer(
     help="Figures of runs, comparisons, reports, profiles of tasks, and rewards anew.",
 )
 
-Folders = typer.Option(
-    [], "--folder", "-f", help="Where environments are (default: ./environments and those of gymbox); may be repeated."
-)
-Missing_ = typer.Option(
-    "excluded", "--missing", help="Rollouts without a reward: `excluded`, or `as_failure` (a reward of 0)."
-)
-Success = typer.Option(1.0, "--success", callback=finite, help="A reward from which on a try has succeeded.")
-Level = typer.Option(0.95, "--level", min=0.5, max=0.9999, help="Of the intervals.")
 app.command()(convert)
 
 
@@ -56,7 +50,7 @@ def metrics(
     missing: str = Missing_,
     success: float = Success,
     level: float = Level,
-    k: list[int] = typer.Option([], "--k", min=1, help="Tries for pass@k and the like; may be repeated."),
+    k: list[int] = Tries,
     by: str = typer.Option("", "--by", help="Field whose values tell subsets apart, as verifier_metadata.level."),
     answer: str = typer.Option("", "--answer", help="Field with the answer, for majority@k; as metrics.answer."),
     tasks: bool = typer.Option(False, "--tasks", help="Also the figures of each task."),
@@ -125,8 +119,8 @@ def compare(
     missing: str = Missing_,
     success: float = Success,
     level: float = Level,
-    alpha: float = typer.Option(0.05, "--alpha", min=0, max=1, help="p-value (Holm) below which a difference counts."),
-    common: bool = typer.Option(False, "--common", help="Compare the tasks that both have, where they differ."),
+    alpha: float = Alpha,
+    common: bool = Common,
     fail_if_worse: bool = typer.Option(False, "--fail-if-worse", help="Exit code 1 where a run is shown to be worse."),
     rename: list[str] = Rename,
     as_json: bool = AsJson,
@@ -238,11 +232,11 @@ def reverify(
         if changes.without_artifacts:
             told[-1] += f" ({changes.without_artifacts} because no artifacts are kept of them)"
         unsafe = "  (unsafe: rewards may depend on what is not stored)" if changes.unsafe else ""
-        typer.echo(f"{changes.output}: {changes.done} of {changes.planned} rollouts; {', '.join(told)}{unsafe}")
+        say(f"{changes.output}: {changes.done} of {changes.planned} rollouts; {', '.join(told)}{unsafe}")
         for name, (old, new) in changes.environments.items():
-            typer.echo(f"  {name} is another than it was: digest {new:.12}, was {old:.12}")
+            say(f"  {name} is another than it was: digest {new:.12}, was {old:.12}")
         for id in changes.changed[:SHOWN]:
-            typer.echo(f"  changed: {id}")
+            say(f"  changed: {id}")
     raise typer.Exit(1 if changes.failed else 0)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from gymbox.evaluation.compare import Comparison, Difference
 from gymbox.evaluation.summary import Figures, TaskFigures
 from gymbox.evaluation.tallies import Spread
-from gymbox.reports.page import printable
+from gymbox.printable import printable
 from gymbox.reports.report import Report, RunReport
 
 SHOWN = 50
@@ -30,7 +30,7 @@ def markdown(report: Report) -> str:
 
 def told(text: object) -> str:
     """Anything as text of which Markdown takes no character for its own, on one line."""
-    line = printable(str(text))
+    line = printable(str(text), None)
     return "".join(f"\\{character}" if character in _SPECIAL else character for character in line)
 
 

@@ -91,6 +91,38 @@ async def test_what_is_deleted_while_it_waits_is_gone(controller):
         await sandboxes.create(asked("s2"))
 
 
+async def test_a_delete_in_the_moment_that_a_place_becomes_free_leaves_no_sandbox(controller, provider):
+    async with controller(max_sandboxes=1) as sandboxes:
+        await sandboxes.create(asked("s1"))
+        same = [asyncio.create_task(sandboxes.create(asked("s2"))) for _ in range(3)]
+        third = asyncio.create_task(sandboxes.create(asked("s3")))
+        await until(lambda: waiting(sandboxes) == 2)
+
+        # the first gives s2 its place, and the second comes before s2's caller has heard of it
+        await asyncio.gather(sandboxes.delete("s1"), sandboxes.delete("s2"))
+        for each in same:
+            with pytest.raises(Gone, match="was deleted while it waited"):
+                await each
+        assert (await third).id == "s3" and "s2" not in sandboxes
+        assert not any("s2" in id for id in provider.starts)
+        assert [each.places for each in sandboxes.line()] == [1]
+        with pytest.raises(NotFound):
+            sandboxes.get("s2")
+
+
+async def test_who_asks_for_the_same_is_sent_away_with_it(controller):
+    async with controller(max_sandboxes=1) as sandboxes:
+        await sandboxes.create(asked("s1"))
+        same = [asyncio.create_task(sandboxes.create(asked("s2"))) for _ in range(3)]
+        await until(lambda: waiting(sandboxes))
+
+        await sandboxes.delete("s2")
+        for each in same:
+            with pytest.raises(Gone, match="was deleted while it waited"):
+                await each
+        assert waiting(sandboxes) == 0
+
+
 async def test_who_waits_is_sent_away_when_the_controller_drains(controller):
     async with controller(max_sandboxes=1) as sandboxes:
         await sandboxes.create(asked("s1"))

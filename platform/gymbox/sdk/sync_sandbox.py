@@ -72,7 +72,12 @@ class SyncSandbox:
             _LOOP.give_back()
 
     def __enter__(self) -> Self:
-        """See `Sandbox`."""
+        """See `Sandbox`.
+
+        Raises:
+            RuntimeError: it is open already.
+            ConfigError, Problem: as `Sandbox.__aenter__`.
+        """
         if self._loop is not None:
             raise RuntimeError("this sandbox is open already; make another SyncSandbox for another one")
         self._loop = _LOOP.take()

@@ -95,7 +95,7 @@ class Trial:
             JudgeFailed: its judge gave no usable answer.
             Exception: what the environment's `verify` raises.
         """
-        from gymbox_sandbox.sessions import verdict_of
+        from gymbox_sandbox.scoring import verdict_of
 
         task, response = Task.model_validate(self.row), Response.model_validate({"output": self.output})
         judges: list[Judge] = []

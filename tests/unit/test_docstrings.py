@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 PLATFORM = Path(__file__).parents[2] / "platform" / "gymbox"
-FILES = [PLATFORM / "client.py", PLATFORM / "sandbox_client.py"]
+FILES = [PLATFORM / f"{name}.py" for name in ("client", "held_sandbox", "sandbox_client", "sandbox_calls")]
 FILES += [path for folder in ("sdk", "runs") for path in (PLATFORM / folder).rglob("*.py")]
 ENTRIES = ("__aenter__", "__enter__", "__call__")
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -35,7 +35,9 @@ ISLANDS = {
         *("dataset", "dataset_index", "datasets", "row_check", "faults", "checks", "code_version"),
         *(
             "client",
+            "sandbox_calls",
             "sandbox_client",
+            "held_sandbox",
             "background",
             "execution",
             "judge",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import shlex
 import signal
@@ -23,6 +22,7 @@ from gymbox.cli.places import here, program
 from gymbox.config import Settings, compose
 from gymbox.evaluation.metrics_file import complete_metrics
 from gymbox.evaluation.nemo_writer import NEMO_FOLDER
+from gymbox.lifetime import spare_what_is_loaded
 from gymbox.plan import Plan
 from gymbox.printable import printable_lines
 from gymbox.progress import Progress, show
@@ -119,7 +119,7 @@ class RunCommand:
 
     @contextmanager
     def _shown(self, plan: Plan, folder: RunFolder, source: SandboxSource) -> Iterator[Progress]:
-        gc.freeze()  # what start-up made is there to stay: no collection need look through it again
+        spare_what_is_loaded()
         with Progress(self._console, plan, folder, source.count) as progress:
             self._handler.setStream(sys.stderr)  # which the live display has replaced, so lines go above it
             try:

@@ -18,7 +18,7 @@ def asked(id: str, **fields: Any) -> CreateSandbox:
 
 
 def waiting(sandboxes: Sandboxes) -> int:
-    return sum(each.waiting for each in sandboxes.line())
+    return sum(each.waiting for each in sandboxes.arrivals.view())
 
 
 async def test_who_has_patience_gets_the_place_that_becomes_free(controller):
@@ -26,13 +26,13 @@ async def test_who_has_patience_gets_the_place_that_becomes_free(controller):
         await sandboxes.create(asked("s1", run="a"))
         second = asyncio.create_task(sandboxes.create(asked("s2", run="b", priority="high", share=2)))
         await until(lambda: waiting(sandboxes))
-        [line] = [each for each in sandboxes.line() if each.waiting]
+        [line] = [each for each in sandboxes.arrivals.view() if each.waiting]
         assert (line.run, line.priority, line.share, line.places, line.waiting) == ("b", "high", 2, 0, 1)
         assert b'gymbox_places{run="b",state="waiting"} 1.0' in sandboxes.metrics.text()
 
         await sandboxes.delete("s1")
-        assert sandboxes.view(await second).status == "ready"
-        assert [(each.run, each.places) for each in sandboxes.line()] == [("b", 1)]
+        assert sandboxes.views.of(await second).status == "ready"
+        assert [(each.run, each.places) for each in sandboxes.arrivals.view()] == [("b", 1)]
 
 
 async def test_patience_ends_and_who_has_none_is_refused_at_once(controller):
@@ -145,7 +145,7 @@ async def test_a_place_that_becomes_free_as_the_controller_drains_goes_to_nobody
         await asyncio.gather(sandboxes.delete("s1"), sandboxes.drain())
         with pytest.raises(Unavailable, match="shutting down"):
             await second
-        assert sandboxes.line() == []
+        assert list(sandboxes.arrivals.view()) == []
 
 
 async def test_starts_are_fair_between_runs_too(controller, provider):

@@ -121,16 +121,14 @@ async def run_rollout(
                 clock.enter(Stage.AGENT)
                 result.response = await outcome_of(agent, Task.model_validate(public), bound, sandbox.tools)
                 result.mask_reason = mask_reason(result.response.output)
-                if calls_models(environment):
-                    check_answered(bound, sandbox.models_unanswered())
+                _check_answered(bound, environment, sandbox)
                 clock.enter(Stage.VERIFY)
                 task, response = environment.for_verify(row), result.response
                 if keep is not None and environment.manifest.reverify == "artifacts":
                     verdict = await sandbox.verify(task, response, keep=keep)
                 else:
                     verdict = await sandbox.verify(task, response)
-                if calls_models(environment):  # what the sandbox's network saw may be heard of only now
-                    check_answered(bound, sandbox.models_unanswered())
+                _check_answered(bound, environment, sandbox)  # what its network saw may be heard of only now
                 result.reward, result.metrics = verdict.reward, verdict.metrics
                 result.reward_components = verdict.reward_components
     except Exception as error:  # the one broad except: a bad rollout is data, not a crash
@@ -141,6 +139,15 @@ async def run_rollout(
     result.mask_sample = result.mask_reason is not None
     clock.stop()
     return result
+
+
+def _check_answered(bound: BoundModel, environment: Environment, sandbox: RolloutSandbox) -> None:
+    """
+    Raises:
+        ModelFailure: see `check_answered`.
+    """
+    if calls_models(environment) or bound.account.by_endpoint:
+        check_answered(bound, sandbox.models_unanswered() if calls_models(environment) else 0)
 
 
 def calls_models(environment: Environment) -> bool:

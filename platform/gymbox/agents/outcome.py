@@ -9,15 +9,6 @@ from gymbox.agents import Agent, Tools
 from gymbox.errors import ErrorKind, ModelFailure, Problem
 from gymbox.models import BoundModel
 
-_NO_ANSWER = (
-    ErrorKind.MODEL_UNAUTHORIZED,
-    ErrorKind.MODEL_RATE_LIMITED,
-    ErrorKind.MODEL_UNAVAILABLE,
-    ErrorKind.MODEL_TIMED_OUT,
-    ErrorKind.MODEL_BAD_RESPONSE,
-)
-"""Not `MODEL_REFUSED_REQUEST`: that is an answer, to what the harness asked, such as with a history too long."""
-
 
 async def outcome_of(agent: Agent, task: Task, model: BoundModel, tools: Tools) -> Response:
     """The agent's trajectory. Its `usage` is the sum of what the model answered, where the agent gives none or a
@@ -46,8 +37,8 @@ async def outcome_of(agent: Agent, task: Task, model: BoundModel, tools: Tools) 
 
 
 def check_answered(model: BoundModel, unanswered: int) -> None:
-    """Nothing is known of how well a model does whose last calls, made by a harness in the sandbox, got no answer. The
-    harness may give up without a word of that, so what it leaves is no attempt of the model's and not to be scored.
+    """Nothing is known of how well a model does whose last calls, made by a harness with a client of its own, got no
+    answer. The harness may give up without a word of that, so what it leaves is not to be scored.
 
     Args:
         unanswered: calls from the sandbox that did not get through to the model's side, or back.
@@ -55,8 +46,8 @@ def check_answered(model: BoundModel, unanswered: int) -> None:
     Raises:
         ModelFailure: that is so; of the kind of the model's own failure where its side knows one.
     """
-    failure = model.account.failure
-    if failure is not None and failure.rollout_kind in _NO_ANSWER:
+    failure = model.account.unanswered
+    if failure is not None:
         detail = f"the last model call of the harness got no answer: {failure.detail}"
         raise ModelFailure(failure.rollout_kind, detail, retry_after=failure.retry_after)
     if unanswered:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from gymbox_sandbox.responses import Usage
 
-from gymbox.errors import ModelFailure
+from gymbox.errors import ErrorKind, ModelFailure
 from gymbox.models.events import TERMINAL, Event, failure_in
 from gymbox.models.prices import Spent, spent_in
+
+_NO_ANSWER = (
+    ErrorKind.MODEL_UNAUTHORIZED,
+    ErrorKind.MODEL_RATE_LIMITED,
+    ErrorKind.MODEL_UNAVAILABLE,
+    ErrorKind.MODEL_TIMED_OUT,
+    ErrorKind.MODEL_BAD_RESPONSE,
+)
+"""Not `MODEL_REFUSED_REQUEST`: that is an answer, to what was asked, such as with a history too long; unless there
+never was another."""
+PROMPTLY = 1.0
+"""Seconds after an event of a stream: who hangs up within them has heard enough; later, it is tired of waiting."""
 
 
 class Account:
@@ -18,7 +32,7 @@ class Account:
     the rollout's endpoint.
 
     `failure` is that of a call, where none that began later was answered: what an agent that fails then stumbled over.
-    Calls that were refused before they reached the model, and such as their caller gave up, change nothing.
+    Calls that were refused before they reached the model, and such as their caller gave up, change nothing in that.
     """
 
     def __init__(self) -> None:
@@ -27,7 +41,25 @@ class Account:
         """Whether calls came by the rollout's endpoint, so that the agent may not know what they took."""
         self._begun = self._until = 0
         self._answered = self._untold = 0
+        self._pending: dict[int, tuple[int, Entry]] = {}
+        """Calls under way, with how many had been answered when each began."""
+        self._given_up: int | None = None
+        """How many had been answered when a caller gave up waiting."""
         self._spent = Spent()
+
+    @property
+    def unanswered(self) -> ModelFailure | None:
+        """Why nobody knows what the model would have done: how the last call failed; or that it was given up, or is
+        under way still, and none was answered since it began. None where the last was answered."""
+        failure = self.failure
+        if failure is not None and (failure.rollout_kind in _NO_ANSWER or not self._answered):
+            return failure
+        waiting = any(
+            answered == self._answered and not entry.has_heard_enough for answered, entry in self._pending.values()
+        )
+        if waiting or self._given_up == self._answered:
+            return ModelFailure(ErrorKind.MODEL_TIMED_OUT, "whoever made it gave up before there was an answer")
+        return None
 
     @property
     def usage(self) -> Usage | None:
@@ -49,13 +81,20 @@ class Account:
     def entry(self) -> Iterator[Entry]:
         """A call as long as the block lasts; tell the entry what comes of it."""
         self._begun += 1
-        number, entry = self._begun, Entry()
+        number, entry, given_up = self._begun, Entry(), False
+        self._pending[number] = self._answered, entry
         try:
             yield entry
         except ModelFailure as failure:
             entry.failure = failure
             raise
+        except (asyncio.CancelledError, GeneratorExit):
+            given_up = not entry.has_heard_enough
+            raise
         finally:
+            answered, _ = self._pending.pop(number)
+            if given_up and answered == self._answered and entry.failure is None:
+                self._given_up = answered
             if entry.failure is not None:
                 self.failure, self._until = entry.failure, self._begun
             elif entry.is_answered:
@@ -80,6 +119,12 @@ class Entry:
         self.is_answered = False
         self.usage: Any = None
         """As far as it was told; a call that failed may have used some, too."""
+        self._heard: float | None = None
+
+    @property
+    def has_heard_enough(self) -> bool:
+        """Whether who hangs up now had what it wanted: an answer, or a part of one a moment ago."""
+        return self.is_answered or (self._heard is not None and time.monotonic() - self._heard < PROMPTLY)
 
     def answered(self, usage: Any) -> None:
         """It was, with these tokens, as its dialect tells them; None where it tells none."""
@@ -87,6 +132,7 @@ class Entry:
 
     def saw_event(self, event: Event) -> None:
         """An event of a Responses stream went by."""
+        self._heard = time.monotonic()
         if event["type"] in TERMINAL:
             self.answered(event["response"].get("usage"))
         if event["type"] == "response.failed":
@@ -94,6 +140,7 @@ class Entry:
 
     def saw_chunk(self, chunk: Event) -> None:
         """A chunk of a Chat stream went by."""
+        self._heard = time.monotonic()
         if chunk.get("error"):
             self.failure = failure_in(chunk, "")
         self.usage = chunk.get("usage") or self.usage
@@ -102,6 +149,7 @@ class Entry:
 
     def saw_message_event(self, event: Event) -> None:
         """An event of a Messages stream went by."""
+        self._heard = time.monotonic()
         kind = event.get("type")
         told = event.get("message") if kind == "message_start" else event
         usage = told.get("usage") if isinstance(told, dict) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -118,25 +119,118 @@ async def test_a_sum_that_is_not_known_replaces_nothing(
     assert result.response is not None and result.response.usage == given
 
 
-@pytest.mark.parametrize(
-    ("status", "network", "masked"), [(503, "models", True), (400, "models", False), (503, "none", False)]
-)
-async def test_a_harness_in_the_sandbox_that_gives_up_in_silence_for_want_of_an_answer_is_masked(
-    status: int, network: str, masked: bool, environment: Callable[..., Environment], stub: Any, http: HttpClient
-) -> None:
-    async def give_up(gpt: Gpt, model: AgentModel) -> None:
+def refused(status: int) -> Any:
+    async def act(gpt: Gpt, model: AgentModel) -> None:
         with contextlib.suppress(openai.APIStatusError):
             await ask(gpt, model)
 
+    return act, refuses(status)
+
+
+async def gives_up(gpt: Gpt, model: AgentModel) -> None:
+    with contextlib.suppress(openai.APITimeoutError):
+        await gpt.with_options(timeout=0.2).chat.completions.create(model=model.name, messages=HELLO)
+
+
+async def leaves_it_under_way(gpt: Gpt, model: AgentModel) -> None:
+    asking = asyncio.create_task(gives_up(gpt.with_options(timeout=60), model))
+    await asyncio.sleep(0.2)
+    asking.add_done_callback(lambda _: None)
+
+
+async def is_tired_of_a_stream(gpt: Gpt, model: AgentModel) -> None:
+    async with await gpt.chat.completions.create(model=model.name, messages=HELLO, stream=True) as stream:
+        await anext(aiter(stream))
+        await asyncio.sleep(1.2)
+
+
+async def has_heard_enough_of_a_stream(gpt: Gpt, model: AgentModel) -> None:
+    async with await gpt.chat.completions.create(model=model.name, messages=HELLO, stream=True) as stream:
+        await anext(aiter(stream))
+
+
+async def hangs(request: web.Request) -> web.StreamResponse:
+    await asyncio.sleep(3)
+    return web.Response()
+
+
+async def stalls(request: web.Request) -> web.StreamResponse:
+    answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await answer.prepare(request)
+    chunk = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "fo"}}]}
+    await answer.write(f"data: {json.dumps(chunk)}\n\n".encode())
+    await asyncio.sleep(3)
+    return answer
+
+
+@pytest.mark.parametrize("network", ["models", "none"])
+@pytest.mark.parametrize(
+    ("act", "back_end", "kind"),
+    [
+        (*refused(503), ErrorKind.MODEL_UNAVAILABLE),
+        (*refused(404), ErrorKind.MODEL_REFUSED_REQUEST),  # and there never was another answer
+        (gives_up, hangs, ErrorKind.MODEL_TIMED_OUT),
+        (leaves_it_under_way, hangs, ErrorKind.MODEL_TIMED_OUT),
+        (is_tired_of_a_stream, stalls, ErrorKind.MODEL_TIMED_OUT),
+        (has_heard_enough_of_a_stream, stalls, None),
+    ],
+)
+async def test_a_harness_that_gives_up_in_silence_for_want_of_an_answer_has_no_reward(
+    network: str,
+    act: Any,
+    back_end: Any,
+    kind: ErrorKind | None,
+    environment: Callable[..., Environment],
+    stub: Any,
+    http: HttpClient,
+) -> None:
     def within(*rows: Any) -> Environment:
         made = environment(*rows)
         return Environment(made.folder, made.manifest.model_copy(update={"network": network}))
 
-    stub.plays(refuses(status))
+    stub.plays(back_end)
     model = ChatModel(name="m", base_url=stub.url, pause=0.001)
-    result = await done_by(Foreign.that(give_up), model, within, http)
-    assert result.error is None and result.mask_sample is masked
-    assert str(result.mask_reason).startswith("the last model call got no answer: ") is masked
+    result = await done_by(Foreign.that(act), model, within, http)
+    if kind is None:
+        assert result.error is None and result.reward is not None
+    else:
+        assert result.reward is None and result.error is not None and result.error.kind == kind
+
+
+async def tries_again(gpt: Gpt, model: AgentModel) -> None:
+    await gives_up(gpt, model)
+    await ask(gpt, model)
+
+
+async def asks_too_much_in_the_end(gpt: Gpt, model: AgentModel) -> None:
+    await ask(gpt, model)
+    with contextlib.suppress(openai.APIStatusError):
+        await ask(gpt, model)
+
+
+async def takes_the_faster_of_two(gpt: Gpt, model: AgentModel) -> None:
+    slow = asyncio.create_task(ask(gpt, model))
+    await asyncio.sleep(0.2)
+    await ask(gpt, model)
+    slow.cancel()
+    await asyncio.wait({slow})
+
+
+@pytest.mark.parametrize(
+    ("act", "answers"),
+    [
+        (tries_again, (hangs, ANSWER)),
+        (asks_too_much_in_the_end, (ANSWER, refuses(400))),
+        (takes_the_faster_of_two, (hangs, ANSWER)),
+    ],
+)
+async def test_who_goes_on_after_a_call_without_an_answer_is_scored(
+    act: Any, answers: Any, environment: Callable[..., Environment], stub: Any, http: HttpClient
+) -> None:
+    stub.plays(*answers)
+    model = ChatModel(name="m", base_url=stub.url, pause=0.001)
+    result = await done_by(Foreign.that(act), model, environment, http)
+    assert result.error is None and result.reward is not None
 
 
 @pytest.mark.parametrize(
@@ -249,10 +343,11 @@ async def test_what_fails_after_the_agent_is_not_put_on_the_model(
     environment: Callable[..., Environment], stub: Any, http: HttpClient
 ) -> None:
     async def ignores(gpt: Gpt, model: AgentModel) -> None:
+        await ask(gpt, model)
         with pytest.raises(openai.APIStatusError):
             await ask(gpt, model)
 
-    stub.plays(refuses(400))
+    stub.plays(ANSWER, refuses(400))
     asked = ChatModel(name="m", base_url=stub.url)
     bad = row(verifier_metadata={})
     result = await run_rollout(

@@ -105,7 +105,7 @@ async def test_a_delete_in_the_moment_that_a_place_becomes_free_leaves_no_sandbo
                 await each
         assert (await third).id == "s3" and "s2" not in sandboxes
         assert not any("s2" in id for id in provider.starts)
-        assert [each.places for each in sandboxes.line()] == [1]
+        assert [each.places for each in sandboxes.arrivals.view()] == [1]
         with pytest.raises(NotFound):
             sandboxes.get("s2")
 

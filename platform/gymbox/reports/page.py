@@ -24,7 +24,8 @@ from gymbox.reports.sources import Source
 from gymbox.reports.trajectories import TEXT, Room
 
 SCRIPTS = (
-    *("dom", "formats", "data", "charts", "plots", "figures", "compared", "agents"),
+    *("dom", "formats", "data", "charts", "plots", "figures", "metrics", "subsets"),
+    *("compared", "agents"),
     *("rows", "columns", "filters", "table", "rollout", "reader", "page"),
 )
 """In the order in which they stand in the page; they share one scope."""

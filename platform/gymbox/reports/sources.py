@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from gymbox.environment import Environment
@@ -15,6 +16,7 @@ from gymbox.evaluation.parts import agent_of
 from gymbox.evaluation.rollouts import Rollout, RunReader
 from gymbox.evaluation.summary import SUCCESS, Summary, summary
 from gymbox.evaluation.tallies import Missing
+from gymbox.reports.judgements import JudgeCalls
 from gymbox.reports.plots import Point, plots_of
 from gymbox.reports.recorded import LastCalls
 from gymbox.reports.report import ALL, RunReport
@@ -165,6 +167,11 @@ class Source:
                 if reader.agent is None or rollout.agent == reader.agent:
                     self._take(rollout, aside=True)
         self.recorded = LastCalls(reader.path, self._lost)
+
+    @cached_property
+    def judged(self) -> JudgeCalls:
+        """What was recorded of the run's judge, looked for when it is first needed."""
+        return JudgeCalls(self._plain.path)
 
     def _take(self, rollout: Rollout, *, aside: bool = False) -> None:
         self.rows.add(rollout, aside=aside)

@@ -110,5 +110,6 @@ function costs() {
           ]
         : [plain(run.name), ...Array(11).fill(UNKNOWN)],
     ),
+    true,
   );
 }

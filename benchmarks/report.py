@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from plot import plot
+
 RESULTS = Path(__file__).parent / "results"
+DOCS = Path(__file__).parents[1] / "docs"
 TICKS = 100.0
 """Clock ticks a second in /proc/stat (USER_HZ on Linux)."""
 
@@ -29,6 +32,8 @@ class Figure:
     bar: str
     holds: bool
     note: str = ""
+    used: float | None = None
+    """How much of what its bar allows it takes: above 1 the bar is missed."""
 
     @property
     def ratio(self) -> float | None:
@@ -37,28 +42,36 @@ class Figure:
 
 def at_least(times: float, figure: str, value: float | None, unit: str, baseline: float | None, name: str) -> Figure:
     """A figure whose bar is `value >= times * baseline`; a baseline that could not be had is a missed bar."""
-    holds = value is not None and baseline is not None and value >= times * baseline
-    return Figure(figure, value, unit, baseline, name, f">= {times:g} x", holds)
+    used = times * baseline / value if value and baseline is not None else None
+    return Figure(figure, value, unit, baseline, name, f">= {times:g} x", _holds(used), used=used)
 
 
 def at_most(times: float, figure: str, value: float | None, unit: str, baseline: float | None, name: str) -> Figure:
     """A figure whose bar is `value <= times * baseline`."""
-    holds = value is not None and baseline is not None and value <= times * baseline
-    return Figure(figure, value, unit, baseline, name, f"<= {times:g} x", holds)
+    used = value / (times * baseline) if value is not None and baseline else None
+    return Figure(figure, value, unit, baseline, name, f"<= {times:g} x", _holds(used), used=used)
 
 
 def within(limit: float, figure: str, value: float | None, unit: str) -> Figure:
     """A figure whose bar is a number of its own."""
-    return Figure(figure, value, unit, None, "", f"<= {limit:g} {unit}", value is not None and value <= limit)
+    holds = value is not None and value <= limit
+    used = value / limit if value is not None and limit else None
+    return Figure(figure, value, unit, None, "", f"<= {limit:g} {unit}", holds, used=used)
 
 
 def reaching(limit: float, figure: str, value: float | None, unit: str) -> Figure:
     """A figure whose bar is a number of its own that it must reach."""
-    return Figure(figure, value, unit, None, "", f">= {limit:g} {unit}", value is not None and value >= limit)
+    used = limit / value if value else None
+    return Figure(figure, value, unit, None, "", f">= {limit:g} {unit}", _holds(used), used=used)
 
 
-def finish(name: str, figures: Sequence[Figure], notes: Sequence[str] = ()) -> None:
-    """Print the table, write `results/<name>.json`, and leave with 1 where a bar is missed."""
+def _holds(used: float | None) -> bool:
+    return used is not None and used <= 1
+
+
+def finish(name: str, figures: Sequence[Figure], notes: Sequence[str] = (), *, plotted: str = "") -> None:
+    """Print the table, write `results/<name>.json` and, with this title, a plot into docs; leave with 1 where a bar is
+    missed."""
     rows = [("figure", "value", "baseline", "ratio", "bar", "holds")]
     for one in figures:
         base = (
@@ -85,6 +98,8 @@ def finish(name: str, figures: Sequence[Figure], notes: Sequence[str] = ()) -> N
         "notes": list(notes),
     }
     (RESULTS / f"{name}.json").write_text(json.dumps(written, indent=1) + "\n")
+    if plotted:
+        (DOCS / f"{name}.svg").write_text(plot(plotted, figures))
     sys.exit(0 if all(one.holds for one in figures) else 1)
 
 

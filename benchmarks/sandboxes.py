@@ -91,7 +91,7 @@ async def server_cost(
 ) -> tuple[float, float]:
     """CPU-seconds that a container has used when its server has just answered, and its memory in MiB."""
     async with controller.sandbox(environment) as sandbox:
-        view = controller.sandboxes.view(controller.sandboxes.get(sandbox.id))
+        view = controller.sandboxes.views.of(controller.sandboxes.get(sandbox.id))
         stats = await asyncio.to_thread(engine.stats, view.container, stream=False, one_shot=True)
     return cpu_seconds(stats), mebibytes(stats)
 
@@ -245,7 +245,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gbx") as name:
         Path(name).chmod(0o711)
         of_pools, told = asyncio.run(pools.measure("docker", Path(name)))
-    finish("sandboxes", [*figures, *of_pools], [*notes, *told])
+    title = "One sandbox and many: how much of each bar is used (less is better)"
+    finish("sandboxes", [*figures, *of_pools], [*notes, *told], plotted=title)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 from gymbox_sandbox.background import (
     ID_PATTERN,
@@ -21,13 +22,13 @@ from gymbox_sandbox.background import (
 )
 
 from gymbox.errors import Invalid, from_wire
-from gymbox.execution import Execution, Tell
+from gymbox.execution import Execution
 from gymbox.models.sse import events_of
 
 if TYPE_CHECKING:
     import aiohttp
 
-    from gymbox.http import Answer
+    from gymbox.sandbox_calls import SandboxCalls
 
 CALL = 60.0
 """Seconds for a call that waits for nothing."""
@@ -35,29 +36,6 @@ GRACE = 10.0
 """Seconds beyond what the sandbox's own server gives a call: it knows better why something took too long."""
 SILENCE = 86_400.0
 """Seconds for which nothing of a job's output or of changes may come."""
-
-
-class Send(Protocol):
-    """One call to the sandbox's server, with its answer; a `repeatable` one is sent again if a connection breaks."""
-
-    def __call__(
-        self,
-        method: str,
-        path: str,
-        data: Any = None,
-        *,
-        timeout: float,
-        repeatable: bool,
-        params: Mapping[str, str] | None = None,
-    ) -> Awaitable[Answer]: ...
-
-
-class Stream(Protocol):
-    """One call whose answer is read as it comes."""
-
-    def __call__(
-        self, method: str, path: str, **options: Any
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]: ...
 
 
 def _named(id: str) -> str:
@@ -77,11 +55,9 @@ def _job(id: str, what: str = "") -> str:
 class Jobs:
     """The commands in the background of one sandbox. All end when `verify` begins."""
 
-    def __init__(self, sandbox: str, send: Send, stream: Stream, tell: Tell) -> None:
+    def __init__(self, sandbox: str, calls: SandboxCalls) -> None:
         self._sandbox = sandbox
-        self._send = send
-        self._stream = stream
-        self._tell = tell
+        self._calls = calls
 
     async def start(self, id: str, command: str | list[str], **options: Any) -> JobView:
         """Start a job under an id of the caller's; `options` are JobRequest's. Asking again finds the same job.
@@ -94,7 +70,7 @@ class Jobs:
         """
         request = JobRequest(command=command, **options)
         body = request.model_dump_json(exclude_unset=True).encode()
-        answer = await self._send("PUT", _job(id), body, timeout=CALL, repeatable=True)
+        answer = await self._calls.send("PUT", _job(id), body, timeout=CALL, repeatable=True)
         return JobView.model_validate_json(answer.body)
 
     async def list(self) -> list[JobView]:
@@ -103,7 +79,7 @@ class Jobs:
         Raises:
             SandboxEnded: the sandbox is no more.
         """
-        found = (await self._send("GET", "/exec/jobs", timeout=CALL, repeatable=True)).json()["jobs"]
+        found = (await self._calls.send("GET", "/exec/jobs", timeout=CALL, repeatable=True)).json()["jobs"]
         return [JobView.model_validate(view) for view in found]
 
     async def get(self, id: str, *, wait: float = 0) -> JobView:
@@ -114,7 +90,7 @@ class Jobs:
             SandboxEnded: the sandbox is no more.
         """
         params = {"wait": str(wait)}
-        answer = await self._send("GET", _job(id), timeout=wait + CALL, repeatable=True, params=params)
+        answer = await self._calls.send("GET", _job(id), timeout=wait + CALL, repeatable=True, params=params)
         return JobView.model_validate_json(answer.body)
 
     async def output(self, id: str, offset: int = 0, *, encoding: Literal["text", "base64"] = "text") -> JobOutput:
@@ -125,7 +101,7 @@ class Jobs:
             SandboxEnded: the sandbox is no more.
         """
         params = {"offset": str(offset), "encoding": encoding}
-        answer = await self._send("GET", _job(id, "/output"), timeout=CALL, repeatable=True, params=params)
+        answer = await self._calls.send("GET", _job(id, "/output"), timeout=CALL, repeatable=True, params=params)
         return JobOutput.model_validate_json(answer.body)
 
     @asynccontextmanager
@@ -137,8 +113,8 @@ class Jobs:
             SandboxEnded: the sandbox is no more.
         """
         params = {"offset": str(offset)}
-        async with self._stream("GET", _job(id, "/events"), idle=SILENCE, params=params) as answer:
-            yield Execution(self._sandbox, answer, self._tell)
+        async with self._calls.stream("GET", _job(id, "/events"), idle=SILENCE, params=params) as answer:
+            yield Execution(self._sandbox, answer, partial(self._calls.tell, CALL))
 
     async def kill(self, id: str) -> JobView:
         """Kill a job with its whole tree; what it printed can still be read.
@@ -147,7 +123,7 @@ class Jobs:
             NotFound: there is none.
             SandboxEnded: the sandbox is no more.
         """
-        answer = await self._send("POST", _job(id, "/kill"), timeout=CALL, repeatable=True)
+        answer = await self._calls.send("POST", _job(id, "/kill"), timeout=CALL, repeatable=True)
         return JobView.model_validate_json(answer.body)
 
     async def forget(self, id: str) -> None:
@@ -157,15 +133,15 @@ class Jobs:
             NotFound: there was none.
             SandboxEnded: the sandbox is no more.
         """
-        await self._send("DELETE", _job(id), timeout=CALL, repeatable=True)
+        await self._calls.send("DELETE", _job(id), timeout=CALL, repeatable=True)
 
 
 class Shell:
     """A shell in a sandbox that keeps folder, variables and functions from one command to the next."""
 
-    def __init__(self, view: ShellView, send: Send) -> None:
+    def __init__(self, view: ShellView, calls: SandboxCalls) -> None:
         self.id = view.id
-        self._send = send
+        self._calls = calls
 
     async def run(self, command: str, **options: Any) -> ShellResult:
         """Run a command and wait for its end; `options` are ShellRun's. With a `request_id`, a broken connection is
@@ -177,7 +153,7 @@ class Shell:
             SandboxEnded: the sandbox is no more.
         """
         request = ShellRun(command=command, **options)
-        answer = await self._send(
+        answer = await self._calls.send(
             "POST",
             f"/exec/shells/{self.id}/run",
             request.model_dump_json(exclude_unset=True).encode(),
@@ -193,14 +169,14 @@ class Shell:
             NotFound: it was closed before.
             SandboxEnded: the sandbox is no more.
         """
-        await self._send("DELETE", f"/exec/shells/{self.id}", timeout=CALL, repeatable=False)
+        await self._calls.send("DELETE", f"/exec/shells/{self.id}", timeout=CALL, repeatable=False)
 
 
 class Shells:
     """The shells of one sandbox. All end when `verify` begins."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, calls: SandboxCalls) -> None:
+        self._calls = calls
 
     async def open(self, id: str, **options: Any) -> Shell:
         """Open a shell under an id of the caller's, or find it again; `options` are ShellRequest's.
@@ -211,8 +187,8 @@ class Shells:
             SandboxEnded: the sandbox is no more.
         """
         body = ShellRequest(**options).model_dump_json().encode()
-        answer = await self._send("PUT", f"/exec/shells/{_named(id)}", body, timeout=CALL, repeatable=True)
-        return Shell(ShellView.model_validate_json(answer.body), self._send)
+        answer = await self._calls.send("PUT", f"/exec/shells/{_named(id)}", body, timeout=CALL, repeatable=True)
+        return Shell(ShellView.model_validate_json(answer.body), self._calls)
 
     async def list(self) -> list[ShellView]:
         """All shells that were opened and not closed.
@@ -220,7 +196,7 @@ class Shells:
         Raises:
             SandboxEnded: the sandbox is no more.
         """
-        found = (await self._send("GET", "/exec/shells", timeout=CALL, repeatable=True)).json()["shells"]
+        found = (await self._calls.send("GET", "/exec/shells", timeout=CALL, repeatable=True)).json()["shells"]
         return [ShellView.model_validate(view) for view in found]
 
 

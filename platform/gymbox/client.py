@@ -12,7 +12,6 @@ What fails is raised as a Problem; a sandbox that is no more raises SandboxEnded
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -34,20 +33,18 @@ from gymbox_sandbox.lifecycle import (
 )
 
 from gymbox.environment import Environment, EnvironmentView, Manifest
-from gymbox.errors import AtCapacity, Gone, Invalid, NotFound, Problem, SandboxEnded, StartFailed, Unavailable
+from gymbox.errors import Invalid, NotFound, Problem, SandboxEnded, StartFailed, Unavailable
+from gymbox.held_sandbox import HeldSandbox, delete_quietly
 from gymbox.http import Answer, HttpClient
 from gymbox.network import Traffic
-from gymbox.sandbox_client import ENDED_WAIT, PAUSE, TRIES, Reach, SandboxClient
+from gymbox.sandbox_calls import ENDED_WAIT, Reach
+from gymbox.sandbox_client import SandboxClient
 
 if TYPE_CHECKING:
     from gymbox.judge import Judge
 
-log = logging.getLogger(__name__)
-
 MOST_CREATING = 512
 """Sandboxes that one client asks for at once: requests in line hold their connections, and others need some too."""
-LONGEST_LINE = 300.0
-"""Seconds that one request stands in line; what forwards HTTP may end those that are silent for longer."""
 
 
 class ControllerClient:
@@ -332,7 +329,7 @@ class ControllerClient:
 
         @asynccontextmanager
         async def fresh() -> AsyncIterator[SandboxClient]:
-            await self._delete_quietly(view.id)
+            await delete_quietly(self, view.id)
             async with self.sandbox_of(manifest, f"{view.id[:80]}.verify-{secrets.token_hex(3)}") as clean:
                 yield clean
 
@@ -356,66 +353,12 @@ class ControllerClient:
         """See `sandbox`; for those who have only the manifest, as the controller tells it."""
         id = id or f"{manifest.name}-{secrets.token_hex(8)}"
         request = CreateSandbox(id=id, environment=manifest.name, lease=self._lease, **self._claim)
-        used: list[str] = []
-        renewing = asyncio.create_task(self._renew_forever(used))
+        held = HeldSandbox(self, request, self._lease, self._creating)
         try:
-            yield self.open(await self._create_at_last(request, used), manifest)
+            yield self.open(await held.created(self._patience), manifest)
         finally:
-            renewing.cancel()
-            for one in used:
-                # shielded: a second cancellation must not leave it behind
-                await asyncio.shield(asyncio.create_task(self._delete_quietly(one)))
-
-    async def _create_at_last(self, request: CreateSandbox, used: list[str]) -> SandboxView:
-        """Create, as often as it takes and may help; `used` is told the id that may exist from now on."""
-        deadline = asyncio.get_running_loop().time() + self._patience
-        sent, failures = False, 0
-        used[:] = [str(request.id)]
-        while True:
-            patience = 0.0
-            try:
-                async with self._creating:
-                    left = max(0.0, deadline - asyncio.get_running_loop().time())
-                    patience = min(left, LONGEST_LINE)
-                    return await self.create(request.model_copy(update={"patience": patience}))
-            except Gone:
-                if sent:
-                    raise
-                request = request.model_copy(update={"id": f"{str(request.id)[:90]}.{secrets.token_hex(3)}"})
-                used[:] = [str(request.id)]
-            except AtCapacity as error:
-                pause = error.retry_after or 1.0
-                if patience == LONGEST_LINE:  # it has stood in line, and goes on standing there
-                    pause = min(pause, 1.0)
-                if asyncio.get_running_loop().time() + pause > deadline:
-                    raise
-                await asyncio.sleep(pause)
-            except StartFailed:
-                raise
-            except Unavailable as error:
-                sent, failures = True, failures + 1
-                if failures == TRIES:
-                    raise
-                await asyncio.sleep(error.retry_after or PAUSE * 2**failures)
-
-    async def _renew_forever(self, used: list[str]) -> None:
-        while True:
-            await asyncio.sleep(self._lease / 3)
-            for id in list(used):
-                try:
-                    await self.renew(id, self._lease)
-                except Gone:
-                    return
-                except Problem as error:
-                    log.warning("cannot renew sandbox %s: %s", id, error)
-
-    async def _delete_quietly(self, id: str) -> None:
-        try:
-            await self.delete(id)
-        except NotFound:
-            pass
-        except Exception as error:
-            log.warning("cannot delete sandbox %s, which is left to its lease: %s", id, error)
+            # shielded: a second cancellation must not leave it behind
+            await asyncio.shield(held.let_go())
 
     async def _why(self, id: str) -> Ended | None:
         try:

@@ -46,8 +46,9 @@ def raise_file_limit() -> None:
 def spare_what_is_loaded() -> None:
     """Let the garbage collector pass over all that is there by now: modules, classes and settings, which stay.
 
-    A busy server would have them looked through again and again, for a tenth of its time and more; and what is new
-    there, requests in flight, is hardly ever garbage that needs collecting, so that this happens less often, too.
+    A busy server or run would have them looked through again and again, for a tenth of its time and more; and what is
+    new there, requests and rollouts in flight, is hardly ever garbage that needs collecting, so that this happens less
+    often, too.
     """
     gc.collect()
     gc.freeze()

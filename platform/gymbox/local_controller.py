@@ -19,7 +19,8 @@ from gymbox.environment import Environment
 from gymbox.errors import JudgeFailed, SandboxPaused
 from gymbox.http import HttpClient
 from gymbox.judge import Judge
-from gymbox.sandbox_client import ENDED_WAIT, Reach, SandboxClient
+from gymbox.sandbox_calls import ENDED_WAIT, Reach
+from gymbox.sandbox_client import SandboxClient
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class LocalController:
 
     def _unused(self, id: str) -> str:
         """The id, with an ending if an earlier sandbox has used it up."""
-        return f"{id[:90]}.{secrets.token_hex(3)}" if self._sandboxes.is_used_up(id) else id
+        return f"{id[:90]}.{secrets.token_hex(3)}" if self._sandboxes.tombstones.is_used_up(id) else id
 
     def _client(self, sandbox: Sandbox) -> SandboxClient:
         base, socket = sandbox.container.server()
@@ -115,8 +116,8 @@ class LocalController:
                 yield clean
 
         found = SandboxClient(sandbox.id, sandbox.environment.manifest, self._http, reach, why, fresh, self.judge)
-        found.lead_models = partial(self._sandboxes.lead_models, sandbox)
-        found.models_unanswered = partial(self._sandboxes.models_unanswered, sandbox)
+        found.lead_models = partial(self._sandboxes.ways_out.lead_models, sandbox)
+        found.models_unanswered = partial(self._sandboxes.ways_out.models_unanswered, sandbox)
         return found
 
     async def judge(self) -> Judge:

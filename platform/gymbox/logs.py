@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Self, TextIO
 
+from gymbox.printable import printable_json, printable_lines
 from gymbox.redaction import forms_of, mark_of
 
 _ids: ContextVar[dict[str, str] | None] = ContextVar("gymbox_log_ids", default=None)
@@ -80,7 +81,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             fields["traceback"] = redact(self.formatException(record.exc_info))
-        return json.dumps(fields, ensure_ascii=False)
+        return printable_json(json.dumps(fields, ensure_ascii=False))
 
 
 class ConsoleLines(logging.Formatter):
@@ -92,7 +93,7 @@ class ConsoleLines(logging.Formatter):
         line = f"{time} {record.levelname.lower():7} {record.getMessage()}{f'  ({where})' if where else ''}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
-        return redact(line)
+        return printable_lines(redact(line))
 
 
 def setup(

@@ -16,7 +16,7 @@ from gymbox.datasets.templates import Prompt
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError, nearest
 from gymbox.row_check import PARAMS, agent_named
-from gymbox.runner_settings import DEFAULT, DEFAULT_AGENT, RunnerSettings
+from gymbox.runner_settings import BY_ENVIRONMENT, DEFAULT, DEFAULT_AGENT, RunnerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ def _check_names(settings: RunnerSettings, names: list[str]) -> None:
     Raises:
         ConfigError: a setting names an environment that is not one of these.
     """
-    for field in ("limit", "repeats", "weights", "params_of", "prompt", "agent_of"):
+    for field in BY_ENVIRONMENT:
         for name in getattr(settings, field) or ():
             if name not in names and (name != DEFAULT or field in ("weights", "params_of")):
                 raise ConfigError(f"runner.{field}: this run has no environment {name!r}; {nearest(name, names)}")

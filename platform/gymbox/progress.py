@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import shlex
 import time
 from collections import Counter
@@ -20,6 +19,7 @@ from rich.text import Text
 
 from gymbox.errors import RolloutError, Stage
 from gymbox.plan import Plan, Slot
+from gymbox.printable import printable, printable_lines
 from gymbox.results import METRICS, ROLLOUTS, RunFolder, Score
 from gymbox.rollout import RolloutResult
 from gymbox.runner import Summary
@@ -35,13 +35,6 @@ PHASES = {
     Stage.VERIFY: "in verify",
 }
 """What rollouts that run are said to be."""
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def printable(text: str, limit: int = 300) -> str:
-    """One line that can do nothing to a terminal: control, direction and broken characters are shown as escapes."""
-    cut = text if len(text) <= limit else text[: limit - 1] + "…"
-    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), cut)
 
 
 @dataclass
@@ -233,7 +226,7 @@ class Progress:
             rows.append((TOTAL, self._total))
         for name, count in rows:
             table.add_row(
-                Text(name, overflow="ellipsis", no_wrap=True),
+                Text(printable(name), overflow="ellipsis", no_wrap=True),
                 "" if count.planned is None else ProgressBar(total=count.planned, completed=count.done, width=16),
                 str(count.done) if count.planned is None else f"{count.done}/{count.planned}",
                 str(count.running),
@@ -246,7 +239,7 @@ class Progress:
         return Group(table, Text(" · ".join(below), style="dim"))
 
     def _say(self, text: str, style: str = "") -> None:
-        self.console.print(Text(text, style=style), soft_wrap=True)
+        self.console.print(Text(printable_lines(text), style=style), soft_wrap=True)
 
 
 def duration(seconds: float) -> str:
@@ -279,7 +272,7 @@ def show(summary: Summary, console: Console, *, program: str, resume: str, onwar
         rows.append((TOTAL, summary.total))
     for number, (name, score) in enumerate(rows):
         table.add_row(
-            name,
+            Text(printable(name)),
             str(score.rollouts),
             str(score.scored),
             "–" if score.mean_reward is None else f"{score.mean_reward:.3f}",
@@ -317,4 +310,4 @@ def show(summary: Summary, console: Console, *, program: str, resume: str, onwar
     elif summary.done == summary.planned:
         say.append(f"next     {onward}")
     for line in say:
-        console.print(Text(line), soft_wrap=True)
+        console.print(Text(printable_lines(line)), soft_wrap=True)

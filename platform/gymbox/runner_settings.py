@@ -18,6 +18,8 @@ Repeats = Annotated[int, Field(ge=1, le=100_000)]
 Attempts = Annotated[int, Field(ge=1, le=10)]
 Weight = Annotated[float, Field(gt=0, le=1_000_000)]
 DEFAULT = "_default"
+BY_ENVIRONMENT = ("limit", "repeats", "weights", "params_of", "prompt", "agent_of")
+"""Settings that may be told by an environment's name."""
 AGENT_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,49}$"
 """Of agents that are told apart by a name: it is part of a sandbox's name where each does all tasks."""
 DEFAULT_AGENT = "agent"

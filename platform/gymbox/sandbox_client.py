@@ -8,16 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from os import SEEK_END
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-import aiohttp
-from gymbox_sandbox.lifecycle import Ended
 from gymbox_sandbox.responses import Response
 from gymbox_sandbox.sparse import SparseWriter
 from gymbox_sandbox.tasks import Verdict
@@ -28,54 +25,31 @@ from gymbox.background import CALL, GRACE, SILENCE, Change, Jobs, Shells, change
 from gymbox.environment import Manifest
 from gymbox.errors import (
     ErrorKind,
-    Gone,
     Invalid,
     NotFound,
     Problem,
     RolloutFailure,
-    SandboxEnded,
-    Unavailable,
 )
 from gymbox.execution import Execution
-from gymbox.http import Answer, HttpClient
+from gymbox.http import HttpClient
+from gymbox.sandbox_calls import Reach, SandboxCalls, Why
 
 if TYPE_CHECKING:
     from gymbox.judge import Judge
 
 log = logging.getLogger(__name__)
 
-TRIES = 3
 ASKED = 202
 """Status of an answer that holds questions for a judge."""
-PAUSE = 0.2
-"""Seconds before the second try; doubled for each further one."""
 IDLE = 300.0
 """Seconds for which nothing of a download may come."""
 PIECE = 1 << 20
 """Bytes of a file that are read at once."""
-ENDED_WAIT = 3.0
-"""Seconds that the cause of a lost connection may take to reach the controller."""
-
 
 Judges = Callable[[], Awaitable["Judge"]]
 """The judge for those environments that need one; it raises JudgeFailed where there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """How calls get to a sandbox's server: through the proxy with tokens, or straight to its socket."""
-
-    base: str
-    socket: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    tools_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """For what the agent calls."""
-    check: Callable[[], None] | None = None
-    """Raises while nothing in the sandbox can be called; None: whoever forwards knows."""
-
-
-Why = Callable[[], Awaitable[Ended | None]]
-"""Asks the controller why a sandbox does not answer; None: it knows nothing of an end."""
 Fresh = Callable[[], AbstractAsyncContextManager["SandboxClient"]]
 """Gives this sandbox up for a clean one of the same environment: to hold both could take the places of others who also
 want a second one, so that none gets any."""
@@ -96,17 +70,16 @@ class SandboxClient:
     ) -> None:
         self.id = id
         self.tools = SandboxTools(self)
-        self.jobs = Jobs(id, self._send, self._stream, partial(self._tell, CALL))
-        self.shells = Shells(self._send)
+        self._calls = calls = SandboxCalls(id, http, reach, why)
+        self.jobs = Jobs(id, calls)
+        self.shells = Shells(calls)
         self.lead_models: Callable[[str, str], None] | None = None
         """Sends model calls from inside to the model at an address, with its key, where the network is `models`; None:
         only its controller could."""
         self.models_unanswered: Callable[[], int] = lambda: 0
         """Model calls from inside that got no answer, since the last that got one, as far as its controller knows."""
         self._manifest = manifest
-        self._http = http
         self._reach = reach
-        self._why = why
         self._fresh = fresh
         self._judge = judge
         self._public: dict[str, Any] = {}
@@ -119,7 +92,7 @@ class SandboxClient:
             SandboxEnded: it is no more.
         """
         body = json.dumps({"task": task}).encode()
-        answer = await self._send(
+        answer = await self._calls.send(
             "POST", "/reset", body, timeout=self._manifest.timeouts.reset + GRACE, repeatable=True
         )
         self._public = task
@@ -132,7 +105,7 @@ class SandboxClient:
             Problem: no answer in time, or verify has begun.
             SandboxEnded: it is no more.
         """
-        answer = await self._send(
+        answer = await self._calls.send(
             "POST",
             f"/tools/{name}",
             json.dumps(arguments).encode(),
@@ -195,7 +168,7 @@ class SandboxClient:
         limits = self._manifest.artifact_limits
         params = [("path", "."), *(("only", pattern) for pattern in self._manifest.artifacts)]
         most = limits.megabytes << 20
-        async with self._stream("GET", "/archive", idle=IDLE, params=params) as answer:
+        async with self._calls.stream("GET", "/archive", idle=IDLE, params=params) as answer:
             async for chunk in answer.content.iter_any():
                 file.write(chunk)
                 if file.tell() > most:
@@ -223,7 +196,7 @@ class SandboxClient:
         path, body = "/verify", json.dumps({"task": task, "response": response.dump()}).encode()
         timeout = self._manifest.timeouts.verify + GRACE
         while True:
-            answer = await self._send("POST", path, body, timeout=timeout, repeatable=True, headers=headers)
+            answer = await self._calls.send("POST", path, body, timeout=timeout, repeatable=True, headers=headers)
             if answer.status != ASKED or hearing is None:
                 return Verdict.model_validate_json(answer.body)
             path, body = "/verify/answers", json.dumps({"answers": await hearing.answers(answer.body)}).encode()
@@ -240,7 +213,7 @@ class SandboxClient:
         request = ExecRequest(command=command, **options)
         body = request.model_dump_json(exclude_unset=True).encode()
         once, timeout = request.request_id is not None, request.timeout + GRACE
-        answer = await self._send("POST", "/exec", body, timeout=timeout, repeatable=once)
+        answer = await self._calls.send("POST", "/exec", body, timeout=timeout, repeatable=once)
         return ExecResult.model_validate_json(answer.body)
 
     @asynccontextmanager
@@ -253,12 +226,9 @@ class SandboxClient:
         """
         body = request.model_copy(update={"stream": True}).model_dump_json(exclude_unset=False).encode()
         headers, idle = {"Content-Type": "application/json"}, request.timeout + GRACE
-        async with self._stream("POST", "/exec", idle=idle, data=body, headers=headers) as answer:
+        async with self._calls.stream("POST", "/exec", idle=idle, data=body, headers=headers) as answer:
             # input is taken as the command reads it, so what gives it waits for as long as the command may run
-            yield Execution(self.id, answer, partial(self._tell, max(idle, CALL)))
-
-    async def _tell(self, timeout: float, path: str, body: bytes, params: Mapping[str, str] | None = None) -> None:
-        await self._send("POST", path, body, params=params, timeout=timeout, repeatable=False)
+            yield Execution(self.id, answer, partial(self._calls.tell, max(idle, CALL)))
 
     @asynccontextmanager
     async def watch(self, path: str, *, recursive: bool = True) -> AsyncIterator[AsyncIterator[Change]]:
@@ -270,7 +240,7 @@ class SandboxClient:
             SandboxEnded: the sandbox is no more.
         """
         params = {"path": path, "recursive": str(int(recursive))}
-        async with self._stream("GET", "/files/watch", idle=SILENCE, params=params) as answer:
+        async with self._calls.stream("GET", "/files/watch", idle=SILENCE, params=params) as answer:
             yield changes(answer)
 
     async def read_file(self, path: str, *, most: int | None = None) -> bytes:
@@ -285,9 +255,9 @@ class SandboxClient:
             SandboxEnded: the sandbox is no more.
         """
         if most is None:
-            return (await self._send("GET", "/files", params={"path": path}, timeout=300, repeatable=True)).body
+            return (await self._calls.send("GET", "/files", params={"path": path}, timeout=300, repeatable=True)).body
         content = bytearray()
-        async with self._stream("GET", "/files", idle=IDLE, params={"path": path}) as answer:
+        async with self._calls.stream("GET", "/files", idle=IDLE, params={"path": path}) as answer:
             async for chunk in answer.content.iter_any():
                 content += chunk
                 if len(content) > most:
@@ -301,7 +271,7 @@ class SandboxClient:
             SandboxEnded: the sandbox is no more.
         """
         params = {"path": path, "mode": f"{mode:o}"}
-        await self._send("PUT", "/files", content, params=params, timeout=300, repeatable=True)
+        await self._calls.send("PUT", "/files", content, params=params, timeout=300, repeatable=True)
 
     async def save(self, path: str, file: IO[bytes]) -> Literal["tree", "file"]:
         """Write what is at `path`, of any size, into `file`: a folder as a tar ("tree"), or the bytes of a file.
@@ -329,85 +299,17 @@ class SandboxClient:
         size = file.seek(0, SEEK_END) - begin
         file.seek(begin)
         headers = {**self._reach.headers, "Content-Length": str(size)}
-        await self._send("PUT", route, _pieces(file), params=params, timeout=3600, repeatable=False, headers=headers)
+        await self._calls.send(
+            "PUT", route, _pieces(file), params=params, timeout=3600, repeatable=False, headers=headers
+        )
 
     async def _download(self, route: str, path: str, file: IO[bytes]) -> None:
-        async with self._stream("GET", route, idle=IDLE, params={"path": path}) as answer:
+        async with self._calls.stream("GET", route, idle=IDLE, params={"path": path}) as answer:
             writer = SparseWriter(file)
             async for chunk in answer.content.iter_any():
                 writer.write(chunk)
             writer.finish()
         file.seek(0)
-
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        data: Any = None,
-        *,
-        timeout: float,
-        repeatable: bool,
-        headers: Mapping[str, str] | None = None,
-        params: Mapping[str, str] | None = None,
-    ) -> Answer:
-        reach = self._reach
-        headers = reach.headers if headers is None else headers
-        if reach.check is not None:
-            reach.check()
-        for attempt in range(1, TRIES + 1):
-            try:
-                answer = await self._http.request(
-                    method,
-                    reach.base + path,
-                    data=data,
-                    headers=headers,
-                    params=params,
-                    timeout=timeout,
-                    retry=False,
-                    socket=reach.socket,
-                )
-                return answer.raise_for_status()
-            except (Unavailable, Gone, NotFound) as error:
-                await self._explain(error)
-                if attempt == TRIES or not (repeatable or _was_not_sent(error)):
-                    raise _unreachable(self.id, error) from error
-            await asyncio.sleep(PAUSE * 2 ** (attempt - 1))
-        raise AssertionError("unreachable")
-
-    @asynccontextmanager
-    async def _stream(self, method: str, path: str, **options: Any) -> AsyncIterator[aiohttp.ClientResponse]:
-        options["headers"] = {**self._reach.headers, **options.get("headers", {})}
-        url, socket = self._reach.base + path, self._reach.socket
-        if self._reach.check is not None:
-            self._reach.check()
-        try:
-            async with self._http.stream(method, url, socket=socket, **options) as answer:
-                yield answer
-        except (Unavailable, Gone, NotFound) as error:
-            await self._explain(error)
-            raise _unreachable(self.id, error) from error
-
-    async def _explain(self, error: Problem) -> None:
-        """
-        Raises:
-            SandboxEnded: that is why it does not answer.
-            Problem: it did answer; this one is its own.
-        """
-        told = error.extra.get("ended")
-        if told is None and self._is_its_own(error):
-            raise error
-        ended = await self._why()
-        if ended is None and isinstance(told, dict):
-            ended = Ended.model_validate(told)  # as the proxy knows it: without logs
-        if ended is not None:
-            raise SandboxEnded(ended) from error
-
-    def _is_its_own(self, error: Problem) -> bool:
-        """Whether the server inside has said this: its author's code, or that a file is missing. The proxy names the
-        sandbox that it does not find."""
-        if isinstance(error, Gone) and "cause" in error.extra:  # of a shell or a job
-            return True
-        return "rollout_kind" in error.extra or (isinstance(error, NotFound) and error.extra.get("sandbox") != self.id)
 
 
 async def _pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
@@ -417,19 +319,6 @@ async def _pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
 
 def _too_large(text: str) -> RolloutFailure:
     return RolloutFailure(ErrorKind.ARTIFACTS_TOO_LARGE, f"the artifacts to be scored are {text}; see artifact_limits")
-
-
-def _was_not_sent(error: Problem) -> bool:
-    return isinstance(error, NotFound) or isinstance(error.__cause__, aiohttp.ClientConnectorError)
-
-
-def _unreachable(id: str, error: Problem) -> Unavailable:
-    return Unavailable(
-        f"sandbox {id} does not answer: {error.detail}",
-        retry_after=error.retry_after,
-        **error.extra,
-        rollout_kind=ErrorKind.SANDBOX_UNREACHABLE.value,
-    )
 
 
 class SandboxTools:

@@ -31,6 +31,7 @@ class PinnedSocket:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         self._descriptor = -1
+        self._opened: os.stat_result | None = None
         try:
             if not stat.S_ISSOCK(os.lstat(self.path).st_mode):
                 raise Unavailable(f"{self.path} is not a socket")
@@ -38,9 +39,11 @@ class PinnedSocket:
                 self._descriptor = os.open(self.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             raise Unavailable(f"cannot open the socket {self.path}: {error.strerror}") from error
-        if self._descriptor >= 0 and not stat.S_ISSOCK(os.fstat(self._descriptor).st_mode):
-            self.close()
-            raise Unavailable(f"{self.path} was replaced by something that is not a socket")
+        if self._descriptor >= 0:
+            self._opened = os.fstat(self._descriptor)
+            if not stat.S_ISSOCK(self._opened.st_mode):
+                self.close()
+                raise Unavailable(f"{self.path} was replaced by something that is not a socket")
 
     @property
     def address(self) -> str:
@@ -49,11 +52,11 @@ class PinnedSocket:
 
     def is_replaced(self) -> bool:
         """Whether something else is at its path now; nothing at all does not count."""
-        if self._descriptor < 0:
+        if self._descriptor < 0 or self._opened is None:
             return False
         try:
             # while we hold the inode, no other can get its number
-            return not os.path.samestat(os.lstat(self.path), os.fstat(self._descriptor))
+            return not os.path.samestat(os.lstat(self.path), self._opened)
         except OSError:
             return False
 

@@ -24,7 +24,7 @@ from gymbox_sandbox.problems import MEDIA_TYPE, Internal, Invalid, Problem, of_s
 from gymbox_sandbox.resources import ResourcesServer
 from gymbox_sandbox.sessions import AgentCommands, Sessions
 from gymbox_sandbox.tasks import Verdict
-from gymbox_sandbox.wire import JUDGE_HEADER, SESSION_HEADER, Health, ResetRequest, VerifyRequest
+from gymbox_sandbox.wire import JUDGE_HEADER, SESSION_HEADER, Health, ResetRequest, SessionsEnd, VerifyRequest
 
 if TYPE_CHECKING:
     from gymbox_sandbox.snapshots import Snapshots
@@ -94,8 +94,11 @@ def build(
         resets = {name: ago for name, ago in sessions.resets().items() if own in (None, name)}
         return JSONResponse({"sessions": names, "resets": resets})
 
-    async def end_session(request: Request) -> Response:
-        sessions.close(_session(request))
+    async def end_sessions(request: Request) -> Response:
+        own = request.headers.get(SESSION_HEADER)
+        for name in (await read_as(SessionsEnd, request)).sessions:
+            if own in (None, name):
+                sessions.close(name)
         return Response(status_code=204)
 
     handlers: dict[Any, Any] = {Problem: _problem, HTTPException: _http_exception, Exception: _bug}
@@ -121,7 +124,7 @@ def build(
             Route("/snapshot/save", save, methods=["POST"]),
             Route("/snapshot/load", load, methods=["POST"]),
             Route("/sessions", list_sessions),
-            Route("/session", end_session, methods=["DELETE"]),
+            Route("/sessions", end_sessions, methods=["DELETE"]),
             *routes,
             *own,
         ],

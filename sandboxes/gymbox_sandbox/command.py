@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from gymbox_sandbox.problems import KINDS, AtCapacity, Conflict, Invalid, Problem, Unavailable
 from gymbox_sandbox.spawn import SIGNAL, Spawn
+from gymbox_sandbox.writing import CLOSED, Input
 
 if TYPE_CHECKING:
     from gymbox_sandbox.reapers import Reapers
@@ -27,8 +28,6 @@ _MOST_QUEUED = 1 << 18
 """Bytes of output read but not yet taken; beyond it the command has to wait."""
 _TERMINAL_GRACE = 0.25
 """Seconds that a terminal has to hand over its last output after the command has ended."""
-_END_OF_INPUT = b"\x04"
-"""What ends input on a terminal."""
 
 
 class Started(NamedTuple):
@@ -91,7 +90,7 @@ class Command:
         self._reapers = reapers
         self._control: socket.socket | None = None
         self._is_free = False
-        self._stdin: int | None = None
+        self._input: Input | None = None
         self._outputs: dict[int, str] = {}
         self._terminal_closed = False
         self._paused = False
@@ -100,8 +99,6 @@ class Command:
         self._ended: Ended | None = None
         self._finished = False
         self._lines = b""
-        self._writing = asyncio.Lock()
-        self._writable: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -152,24 +149,15 @@ class Command:
         Raises:
             Conflict: its input is closed.
         """
-        left = memoryview(data)
-        async with self._writing:
-            while left:
-                if self._stdin is None:
-                    raise Conflict("the command's input is closed")
-                try:
-                    left = left[os.write(self._stdin, left) :]
-                except BlockingIOError:
-                    await self._until_writable(self._stdin)
-                except OSError:
-                    self._close_stdin()
+        if self._input is not None:
+            await self._input.write(data)
+        elif data:
+            raise Conflict(CLOSED)
 
     async def write_end(self) -> None:
         """End its input; a second time is fine."""
-        if self._stdin is not None and self._stdin in self._outputs:
-            await self.write(_END_OF_INPUT)
-        else:
-            self._close_stdin()
+        if self._input is not None:
+            await self._input.end()
 
     def resize(self, rows: int, columns: int) -> None:
         """Give its terminal another size.
@@ -197,7 +185,7 @@ class Command:
     def close(self) -> None:
         """Kill the tree, unless the command has ended; a second time is fine."""
         self._finished = True
-        self._close_stdin()
+        self._close_input()
         for fd in list(self._outputs):
             self._close_output(fd)
         if self._control is not None:
@@ -244,8 +232,9 @@ class Command:
     def _open_stdin(self) -> int:
         if not self._wants_stdin:
             return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        read, self._stdin = self._pipe()
-        os.set_blocking(self._stdin, False)
+        read, write = self._pipe()
+        os.set_blocking(write, False)
+        self._input = Input(write)
         return read
 
     def _pipe(self) -> tuple[int, int]:
@@ -284,7 +273,7 @@ class Command:
         for terminal in fds:
             os.set_blocking(terminal, False)
             self._outputs[terminal] = "stdout"
-            self._stdin = terminal
+            self._input = Input(terminal, terminal=True)
         for fd in self._outputs:
             self._loop.add_reader(fd, self._on_output, fd)
         self._events.put_nowait(Started("", pid))
@@ -328,7 +317,7 @@ class Command:
             return
         self._finished = True
         assert self._ended is not None
-        self._close_stdin()
+        self._close_input()
         self._take_all()
         for fd in self._outputs:
             self._loop.remove_reader(fd)
@@ -349,31 +338,14 @@ class Command:
         if self._ended is None:
             self._events.put_nowait(problem)
 
-    async def _until_writable(self, fd: int) -> None:
-        """Wait until input can be written, or is closed."""
-        writable = self._writable = self._loop.create_future()
-        self._loop.add_writer(fd, _resolve, writable)
-        try:
-            await writable
-        finally:
-            if self._writable is writable:  # else it is closed, and its number may belong to another file
-                self._writable = None
-                self._loop.remove_writer(fd)
-
-    def _close_stdin(self) -> None:
-        fd, self._stdin = self._stdin, None
-        if fd is not None:
-            if self._writable is not None:
-                self._loop.remove_writer(fd)
-                _resolve(self._writable)
-                self._writable = None
-            if fd not in self._outputs:
-                os.close(fd)
+    def _close_input(self) -> None:
+        if self._input is not None:
+            self._input.close()
 
     def _close_output(self, fd: int) -> None:
         self._loop.remove_reader(fd)
-        if self._stdin == fd:
-            self._close_stdin()
+        if self._spawn.terminal is not None:
+            self._close_input()
         del self._outputs[fd]
         os.close(fd)
 
@@ -386,22 +358,6 @@ def read_now(fd: int, most: int = _CHUNK) -> bytes:
         raise
     except OSError:
         return b""
-
-
-async def until_writable(link: socket.socket) -> None:
-    """Return when something can be sent; of several who wait for one socket, only the last is woken."""
-    loop = asyncio.get_running_loop()
-    writable = loop.create_future()
-    loop.add_writer(link, _resolve, writable)
-    try:
-        await writable
-    finally:
-        loop.remove_writer(link)
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def _file(text: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from gymbox_sandbox.uvicorn_parts import HttpToolsProtocol
 
 LARGEST_COPY = 64 * 1024
 """Bytes of a body that are put behind the head; a larger piece goes by itself, uncopied."""

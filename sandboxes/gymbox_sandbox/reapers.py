@@ -13,8 +13,9 @@ import secrets
 import socket
 from collections.abc import Sequence
 
-from gymbox_sandbox.command import read_now, until_writable
+from gymbox_sandbox.command import read_now
 from gymbox_sandbox.problems import TimedOut, Unavailable
+from gymbox_sandbox.writing import until_writable
 
 _MOST_IDLE = 2
 _IDLE_SECONDS = 20.0

@@ -15,15 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from uvicorn.config import Config
-from uvicorn.server import Server
-
 from gymbox_sandbox import files
 from gymbox_sandbox.app import build
 from gymbox_sandbox.joined import JoinedHttp
 from gymbox_sandbox.options import Options
 from gymbox_sandbox.problems import Invalid, Problem
 from gymbox_sandbox.resources import ResourcesServer, tools_of
+from gymbox_sandbox.uvicorn_parts import Config, Server
 from gymbox_sandbox.wire import READY_SOCKET, SERVER_SOCKET
 
 if TYPE_CHECKING:

@@ -5,34 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 import time
-import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pydantic import ValidationError
-
+from gymbox_sandbox.author import deadline, failing_as, task_of
 from gymbox_sandbox.bodies import MOST_OF_A_TOOL, limited
 from gymbox_sandbox.options import Options
-from gymbox_sandbox.problems import AtCapacity, Conflict, Internal, Invalid, Problem, TimedOut, ToolError, faults
-from gymbox_sandbox.resources import ResourcesServer, Runs, can_be_restored
-from gymbox_sandbox.tasks import LARGEST, Task, Verdict
+from gymbox_sandbox.problems import AtCapacity, Conflict, ToolError
+from gymbox_sandbox.resources import ResourcesServer, Runs
+from gymbox_sandbox.scoring import Scoring
+from gymbox_sandbox.tasks import Verdict
 from gymbox_sandbox.tools import result_text
 from gymbox_sandbox.wire import ResetAnswer, ToolResult, VerifyRequest
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from gymbox_sandbox.judge import Judge, Line
-    from gymbox_sandbox.saved import Instance
-
 log = logging.getLogger(__name__)
-LOG_LINES = 30
-"""Of a traceback, in a problem's `log`."""
 
 
 class AgentCommands(Runs, Protocol):
@@ -105,16 +97,15 @@ class Session:
         self.instance = instance
         self._options = options
         self._commands = commands
-        self._task: dict[str, Any] | None = None
+        self.task: dict[str, Any] | None = None
+        """As its reset got it."""
         self._answer: ResetAnswer | None = None
         self.reset_at: float | None = None
         """When its reset was through, on the monotonic clock."""
         self._tools_closed = False
         self._calls: dict[asyncio.Future[Any], Callable[[], object]] = {}
         """What is called by the agent now, and how to stop it."""
-        self._verdict: asyncio.Task[Verdict] | None = None
-        self._judge: Judge | None = None
-        self._line: Line | None = None
+        self._scoring = Scoring(instance, options.verify_timeout)
         self._lock = asyncio.Lock()
         self._may_call = asyncio.Event()
         """Not set while it is being saved."""
@@ -135,12 +126,12 @@ class Session:
         async with self._lock:
             if self._answer is None:
                 parsed = task_of(task)
-                async with _deadline(self._options.reset_timeout, "reset"), _failing_as("reset_failed", "reset"):
+                async with deadline(self._options.reset_timeout, "reset"), failing_as("reset_failed", "reset"):
                     await self.instance._finish(self.instance.reset, parsed)
                     self._answer = ResetAnswer(tools=self.instance.tool_definitions())
                 self.reset_at = time.monotonic()
-                self._task = task
-            elif self._task != task:
+                self.task = task
+            elif self.task != task:
                 raise Conflict("this session was reset for another task; one sandbox serves one task")
             return self._answer
 
@@ -194,13 +185,11 @@ class Session:
         return self._answer is not None
 
     @asynccontextmanager
-    async def saving(self, *, files_only: bool) -> AsyncIterator[Instance | None]:
-        """What it takes to make this instance again; within the block no tool is called, nor reset or verify.
+    async def still(self) -> AsyncIterator[None]:
+        """Within the block no tool is called, nor reset or verify, so that it can be saved.
 
         Raises:
-            Conflict: a tool runs, verify has begun, or the instance cannot be saved.
-            Internal: the author's `snapshot` raised, or gave what JSON cannot hold.
-            TimedOut: it took longer than a tool may.
+            Conflict: a tool runs, or verify has begun.
         """
         async with self._lock:
             if self._tools_closed:
@@ -209,27 +198,15 @@ class Session:
                 raise Conflict("a tool is running: ask again when it has answered", cause="busy")
             self._may_call.clear()
             try:
-                yield None if files_only or self._task is None else await self._told(self._task)
+                yield
             finally:
                 self._may_call.set()
 
-    async def _told(self, task: dict[str, Any]) -> Instance:
-        from gymbox_sandbox.saved import Instance  # which few sandboxes need
+    async def restore(self, task: dict[str, Any], state: Any) -> None:
+        """Be what was saved, as if reset for that task; the files are in place already.
 
-        name = type(self.instance).__name__
-        if not can_be_restored(type(self.instance)):
-            raise Conflict(
-                f"{name} has no snapshot() and restore(), so what it knows of its task would be lost: write both, "
-                "save before reset, or keep the files alone (files_only), with which a new reset begins",
-                cause="no_hooks",
-            )
-        async with _deadline(self._options.tool_timeout, "snapshot"), _failing_as("internal", "snapshot"):
-            await self.instance._no_thread_works()
-            state = await self.instance._finish(self.instance.snapshot)
-            return Instance(task=task, state=json.loads(json.dumps(state, allow_nan=False)))
-
-    async def restore(self, instance: Instance) -> None:
-        """Be what was saved, as if reset for its task; the files are in place already.
+        Args:
+            state: what the instance's `snapshot` told.
 
         Raises:
             Conflict: it was reset, or cannot be restored.
@@ -239,10 +216,10 @@ class Session:
         async with self._lock:
             if self._answer is not None:
                 raise Conflict("this session was reset: nothing can be restored into it")
-            async with _deadline(self._options.reset_timeout, "restore"), _failing_as("reset_failed", "restore"):
-                await self.instance._finish(self.instance.restore, task_of(instance.task), instance.state)
+            async with deadline(self._options.reset_timeout, "restore"), failing_as("reset_failed", "restore"):
+                await self.instance._finish(self.instance.restore, task_of(task), state)
                 self._answer = ResetAnswer(tools=self.instance.tool_definitions())
-            self._task = instance.task
+            self.task = task
 
     def _refuse_if_closed(self) -> None:
         if self._tools_closed:
@@ -255,12 +232,12 @@ class Session:
         except ValueError as error:
             return ToolResult(output=f"The arguments of {name} are not JSON: {error}", is_error=True)
         try:
-            async with asyncio.timeout(seconds) as deadline:
+            async with asyncio.timeout(seconds) as limit:
                 return ToolResult(output=result_text(await self.instance.call_tool(name, arguments)))
         except ToolError as error:
             return ToolResult(output=str(error), is_error=True)
         except Exception as error:
-            if isinstance(error, TimeoutError) and deadline.expired():
+            if isinstance(error, TimeoutError) and limit.expired():
                 return ToolResult(output=f"{name} did not finish within {seconds:g} s.", is_error=True)
             log.warning("tool %s raised", name, exc_info=True)
             return ToolResult(output=f"{name} failed: {type(error).__name__}: {error}", is_error=True)
@@ -288,22 +265,19 @@ class Session:
         if self._answer is None:
             raise Conflict("there was no reset yet: POST /reset comes first")
         async with self._lock:
-            if self._verdict is None:
+            if not self._scoring.has_begun:
                 begun = asyncio.get_running_loop().time()
                 self.stop_tools()
-                async with _deadline(self._options.verify_timeout, "ending the tools", begun):
+                async with deadline(self._options.verify_timeout, "ending the tools", begun):
                     if self._calls:
                         await asyncio.wait(self._calls)
                     await self.instance._no_thread_works()
                 if self._options.max_sessions == 1:  # else the agent has no processes, see ResourcesServer.exec
                     await self._commands.kill_all()
                 if can_ask:
-                    self._open_line().attend()
-                self._verdict = asyncio.create_task(self._score(await read(), begun))
-        if can_ask and (questions := await self._until_asked(self._verdict)):
-            return questions
-        # shielded: a caller that hangs up must not end what the next one will ask for
-        return await asyncio.shield(self._verdict)
+                    self._scoring.attend()
+                self._scoring.begin(await read(), begun)
+        return await self._scoring.outcome(can_ask=can_ask)
 
     async def answer_judge(self, answers: bytes | bytearray) -> Verdict | list[dict[str, Any]]:
         """As `verify`, once it has what it asked; see `judge.Line`.
@@ -312,119 +286,4 @@ class Session:
             Conflict: verify has not begun.
             Invalid: these are no answers.
         """
-        if self._verdict is None:
-            raise Conflict("verify has not begun: there is nothing to answer")
-        self._open_line().take(answers)
-        if questions := await self._until_asked(self._verdict):
-            return questions
-        return await asyncio.shield(self._verdict)
-
-    async def _until_asked(self, verdict: asyncio.Task[Verdict]) -> list[dict[str, Any]]:
-        return await self._open_line().until_asked(verdict)
-
-    def _open_line(self) -> Line:
-        from gymbox_sandbox.judge import Line  # which few sandboxes need
-
-        self._line = self._line or Line()
-        return self._line
-
-    def _open_judge(self) -> Judge:
-        from gymbox_sandbox.judge import Judge
-
-        self._judge = self._judge or Judge(self._open_line())
-        return self._judge
-
-    async def _score(self, request: VerifyRequest, begun: float) -> Verdict:
-        task = task_of(request.task)
-        self.instance._opens_judge = self._open_judge
-        try:
-            async with _deadline(self._options.verify_timeout, "verify", begun):
-                async with _failing_as("verify_failed", "verify"):
-                    found = verdict_of(await self.instance._finish(self.instance.verify, task, request.response))
-        except Exception as error:
-            failure = self._failure_of_judge(error)
-            if failure is None or failure is error:
-                raise
-            raise failure from error
-        finally:
-            self.instance._opens_judge = None
-        if self._judge is None:
-            return found
-        if failure := self._failure_of_judge(None):
-            raise failure  # caught by verify, which cannot know what the answer would have been
-        return found.model_copy(update={"metrics": {**self._judge.metrics(), **found.metrics}})
-
-    def _failure_of_judge(self, error: Exception | None) -> Problem | None:
-        """What the judge has to do with how verify ended: it failed, or was still being waited for."""
-        if self._judge is None:
-            return None
-        if self._judge.failed is None and isinstance(error, TimedOut):
-            from gymbox_sandbox.judge import JudgeFailed
-
-            return JudgeFailed(f"{error.detail}, and waited for its judge") if self._judge.interrupted else None
-        return self._judge.failed
-
-
-def task_of(row: dict[str, Any]) -> Task:
-    """
-    Raises:
-        Invalid: the row is no task.
-    """
-    try:
-        return Task.model_validate(row)
-    except ValidationError as error:
-        raise Invalid(f"the task is wrong: {faults(error)}", rollout_kind="invalid_task") from error
-
-
-def verdict_of(found: Any) -> Verdict:
-    """The verdict that `verify` means.
-
-    Raises:
-        Internal: it is no finite number, nor a Verdict (`rollout_kind` is bad_verdict).
-    """
-    if isinstance(found, Verdict):
-        return found
-    try:
-        reward = float(found) if hasattr(type(found), "__float__") else math.nan
-    except (TypeError, ValueError, OverflowError):
-        reward = math.nan
-    if not abs(reward) <= LARGEST:
-        raise Internal(
-            f"verify gave {found!r:.200}, which is no finite number (of at most {LARGEST:g})",
-            rollout_kind="bad_verdict",
-        )
-    return Verdict(reward=reward)
-
-
-@asynccontextmanager
-async def _deadline(seconds: float, name: str, begun: float | None = None) -> AsyncIterator[None]:
-    """`begun` is when the seconds began, on the loop's clock; None for now."""
-    begun = asyncio.get_running_loop().time() if begun is None else begun
-    try:
-        async with asyncio.timeout_at(begun + seconds) as deadline:
-            yield
-    except TimeoutError as error:
-        if not deadline.expired():
-            raise
-        raise TimedOut(f"{name} did not finish within {seconds:g} s", rollout_kind="timed_out") from error
-
-
-@asynccontextmanager
-async def _failing_as(kind: str, name: str) -> AsyncIterator[None]:
-    """Turn what the author's code raises into a problem that says what and where."""
-    try:
-        yield
-    except Problem as problem:
-        problem.extra.setdefault("rollout_kind", kind)  # its own kind alone would say that the sandbox failed
-        raise
-    except Exception as error:
-        log.warning("%s raised", name, exc_info=True)
-        # a Verdict that was given a NaN is refused while it is made, inside verify
-        if isinstance(error, ValidationError) and error.title == Verdict.__name__:
-            kind = "bad_verdict"
-        elif isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):
-            kind = "disk_full"
-        lines = "".join(traceback.format_exception(error)).splitlines()[-LOG_LINES:]
-        raise Internal(
-            f"{name} raised {type(error).__name__}: {error}", rollout_kind=kind, log="\n".join(lines)
-        ) from error
+        return await self._scoring.answered(answers)

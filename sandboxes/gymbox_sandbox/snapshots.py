@@ -7,14 +7,17 @@ and whoever has but a token cannot ask for them.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from gymbox_sandbox.author import deadline, failing_as
 from gymbox_sandbox.options import Options
 from gymbox_sandbox.problems import Conflict, Invalid, NotFound
-from gymbox_sandbox.saved import LoadRequest, Saved, SaveRequest
-from gymbox_sandbox.sessions import AgentCommands, Sessions
+from gymbox_sandbox.resources import can_be_restored
+from gymbox_sandbox.saved import Instance, LoadRequest, Saved, SaveRequest
+from gymbox_sandbox.sessions import AgentCommands, Session, Sessions
 from gymbox_sandbox.supervisor import AGENT_HOME
 
 LONGEST = 3600.0
@@ -38,17 +41,37 @@ class Snapshots:
         Raises:
             Invalid: the sandbox serves several tasks, which share its files.
             NotFound: the file is not there.
-            Conflict: it cannot be saved now; see `Session.saving`.
+            Conflict: a tool runs, verify has begun, or the instance cannot be saved.
+            Internal: the author's `snapshot` raised, or gave what JSON cannot hold.
+            TimedOut: that took longer than a tool may.
         """
         self._refuse_if_shared()
         async with self._lock:
             session = self._sessions.open("")
-            async with session.saving(files_only=request.files_only) as instance:
+            async with session.still():
+                instance = None if request.files_only else await self._told(session)
                 with self._opened(request.file, os.O_WRONLY) as file:
                     arguments = ["save", str(request.bytes), *self._places()]
                     said = await self._commands.archive(arguments, file, timeout=LONGEST)
                 files, left_out = map(int, said.split())
                 return Saved(files=files, left_out=left_out, was_reset=session.was_reset, instance=instance)
+
+    async def _told(self, session: Session) -> Instance | None:
+        """What its instance knows; None where there was no reset."""
+        if session.task is None:
+            return None
+        instance = session.instance
+        name = type(instance).__name__
+        if not can_be_restored(type(instance)):
+            raise Conflict(
+                f"{name} has no snapshot() and restore(), so what it knows of its task would be lost: write both, "
+                "save before reset, or keep the files alone (files_only), with which a new reset begins",
+                cause="no_hooks",
+            )
+        async with deadline(self._options.tool_timeout, "snapshot"), failing_as("internal", "snapshot"):
+            await instance._no_thread_works()
+            state = await instance._finish(instance.snapshot)
+            return Instance(task=session.task, state=json.loads(json.dumps(state, allow_nan=False)))
 
     async def load(self, request: LoadRequest) -> None:
         """Put the files in place and restore the instance, where one was saved. The same again is fine.
@@ -68,7 +91,7 @@ class Snapshots:
             with self._opened(request.file, os.O_RDONLY) as file:
                 await self._commands.archive(["load", *self._places()], file, timeout=LONGEST)
             if request.instance is not None:
-                await self._sessions.open("").restore(request.instance)
+                await self._sessions.open("").restore(request.instance.task, request.instance.state)
             self.loaded = request.id
 
     def _refuse_if_shared(self) -> None:

@@ -90,7 +90,7 @@ class Trial:
 
     async def verdict(self) -> Verdict:
         """What `verify` makes of it."""
-        from gymbox_sandbox.sessions import verdict_of
+        from gymbox_sandbox.scoring import verdict_of
 
         task, response = Task.model_validate(self.row), Response.model_validate({"output": self.output})
         judges: list[Judge] = []

@@ -35,11 +35,11 @@ token: `tools` may call what stands under *tools*; `control` may call everything
     GET    /archive?path=…          -> tar of a tree; with `&only=…`, once or more, of what matches  (control)
     PUT    /archive?path=…          tar -> {"files": n}             (control)
     GET    /sessions                -> {"sessions": [id, …], "resets": {id: seconds ago}}   (control)
-    DELETE /session                 ends this session's instance    (control)
+    DELETE /sessions                {"sessions": [id, …]}: ends their instances             (control)
 
 Several tasks may share one sandbox server (`sessions: N`): the header ``X-Gymbox-Session`` names the instance that a
-call is for; whoever forwards sets it, a caller's own is dropped. No header means the session ``""``; only
-``GET /sessions`` without one tells all of them.
+call is for; whoever forwards sets it, a caller's own is dropped. No header means the session ``""``; only without one
+``/sessions`` tells, and ends, all of them.
 
 With the header ``X-Gymbox-Judge``, `/verify` may answer 202 and ``{"questions": [{number, params, sample}, …]}``:
 what its `verify` asks a judge. Whoever called asks one and brings the answers to `/verify/answers`, until there is a
@@ -87,6 +87,11 @@ class ResetRequest(Strict):
 class ResetAnswer(Strict):
     tools: list[dict[str, Any]]
     """Definitions in the Responses API's function-tool form."""
+
+
+class SessionsEnd(Strict):
+    sessions: list[str]
+    """Names; such as there are none of are fine."""
 
 
 class VerifyRequest(Strict):

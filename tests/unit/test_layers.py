@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 PLATFORM = ROOT / "platform" / "gymbox"
 BOTTOM = {
     *("errors", "http", "environment", "guard", "lifetime", "logs", "network", "redaction", "serving", "sockets"),
-    *("api_page", "services"),
+    *("api_page", "printable", "services"),
 }
 ISLANDS = {
     "controller": {"controller"},
@@ -35,7 +35,9 @@ ISLANDS = {
         *("dataset", "dataset_index", "datasets", "row_check", "faults", "checks", "code_version"),
         *(
             "client",
+            "sandbox_calls",
             "sandbox_client",
+            "held_sandbox",
             "background",
             "execution",
             "judge",

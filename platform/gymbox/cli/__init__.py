@@ -116,9 +116,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _explained(error: Exception) -> int:
     """Print what the operator can act on and return the exit code; a bug keeps its traceback."""
+    from gymbox.cli.output import say
     from gymbox.errors import ConfigError, Problem  # late: pydantic is most of the cost of --help
 
     if not isinstance(error, ConfigError | Problem):
         raise error
-    typer.echo(f"gymbox: {error}", err=True)
+    say(f"gymbox: {error}", err=True)
     return 2 if isinstance(error, ConfigError) else 1

@@ -16,7 +16,6 @@ if TYPE_CHECKING:  # imported where it is used, so that --help is quick
     from gymbox.client import ControllerClient
 
 Controller = typer.Option("", "--controller", help="Address of the controller; default: the one that runs here.")
-AsJson = typer.Option(False, "--json", help="Print JSON.")
 Id = typer.Argument(help="Id of the sandbox.")
 
 

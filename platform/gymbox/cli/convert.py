@@ -9,7 +9,9 @@ from typing import Any
 import typer
 
 from gymbox.cli.figures import print_json
-from gymbox.cli.readers import AsJson, Rename, Run_, reader_of
+from gymbox.cli.options import AsJson, Rename, Run_
+from gymbox.cli.output import say
+from gymbox.cli.readers import reader_of
 from gymbox.errors import ConfigError, nearest
 
 
@@ -60,4 +62,4 @@ def convert(
     if as_json:
         print_json(told)
     else:
-        typer.echo(text)
+        say(text)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gymbox.cli import Commands
+from gymbox.cli.options import AsJson
+from gymbox.cli.output import say, say_json
 from gymbox.cli.places import environment_folders
 from gymbox.datasets.collate import OnDuplicates
 from gymbox.datasets.convert import Shape
@@ -41,7 +43,6 @@ Drop = typer.Option([], "--drop", help="A field to leave out; may be repeated.")
 Gold = typer.Option(False, "--gold", help="Take the answer that ends Chat messages for the gold reply.")
 HiddenFields = typer.Option([], "--hidden-field", help="As the environment's manifest has it; may be repeated.")
 Force = typer.Option(False, "--force", help="Replace the output if it is there.")
-AsJson = typer.Option(False, "--json", help="Print JSON.")
 
 
 @app.command()
@@ -112,11 +113,11 @@ def validate(
         if not as_json:
             said = f"license {license.name}" if license else "license unknown"
             filled = f", filled into {template}" if template else ""
-            typer.echo(f"{path}: {len(index.offsets)} rows{filled}, sha256 {index.sha256}, {said}")
+            say(f"{path}: {len(index.offsets)} rows{filled}, sha256 {index.sha256}, {said}")
             if index.faults.count:
-                typer.echo(told(index.faults), err=True)
+                say(told(index.faults), err=True)
     if as_json:
-        typer.echo(json.dumps(reports, indent=2))
+        say_json(json.dumps(reports, indent=2))
     if wrong:
         raise typer.Exit(1)
 
@@ -147,7 +148,7 @@ def convert(
     """
     from gymbox.datasets.convert import convert as converted
 
-    typer.echo(
+    say(
         converted(
             _source(source, split, config, revision, json_field),
             output,
@@ -186,7 +187,7 @@ def render(
         return shaping.task(prompt.rendered(fields, overwrite=overwrite))
 
     found = _source(source, split, config, revision, json_field)
-    typer.echo(write_tasks([found], change, output, hidden_fields=hidden_field, force=force))
+    say(write_tasks([found], change, output, hidden_fields=hidden_field, force=force))
 
 
 @app.command("split")
@@ -213,7 +214,7 @@ def split_(
         except ValueError:
             raise ConfigError(f"--into {one}: write NAME=SHARE, such as train=0.9") from None
     for written in write_splits(_source(source), Splitting(shares, seed, by, stratify), output):
-        typer.echo(written)
+        say(written)
 
 
 @app.command()
@@ -253,10 +254,10 @@ def collate(
     collected = collated(parts, collation, output)
     for written in collected.splits:
         left_out = collected.dropped[written.path.stem]
-        typer.echo(f"{written}{f', {left_out} duplicates left out' if left_out else ''}")
-    typer.echo(f"{output}: license {collected.license}")
+        say(f"{written}{f', {left_out} duplicates left out' if left_out else ''}")
+    say(f"{output}: license {collected.license}")
     for overlap in collected.contamination:
-        typer.echo(
+        say(
             f"{Path(overlap.evaluated).stem} by {Path(overlap.reference).stem}: "
             f"{overlap.contaminated} of {overlap.rows} rows contaminated"
         )
@@ -300,21 +301,21 @@ def stats(
     ]
     if as_json:
         report = {"sources": about, "contamination": [overlap.as_json() for overlap in overlaps]}
-        typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
+        say_json(json.dumps(report, indent=2, ensure_ascii=False))
     else:
         for name, one in about.items():
-            typer.echo(f"{name}: {one['rows']} rows")
+            say(f"{name}: {one['rows']} rows")
             for line in _described(one):
-                typer.echo(f"  {line}")
+                say(f"  {line}")
         for overlap in overlaps:
-            typer.echo(
+            say(
                 f"{overlap.evaluated} by {overlap.reference}: "
                 f"{overlap.contaminated} of {overlap.rows} rows contaminated "
                 f"({overlap.prompts} prompts the same, {overlap.overlapping} with at least {threshold:.0%} of their "
                 f"{ngram}-grams, {overlap.too_short} too short for one)"
             )
             for line_number, share in overlap.first:
-                typer.echo(f"  {overlap.evaluated}:{line_number}: {share:.0%}")
+                say(f"  {overlap.evaluated}:{line_number}: {share:.0%}")
     if fail and any(overlap.contaminated for overlap in overlaps):
         raise typer.Exit(1)
 
@@ -332,9 +333,9 @@ def download(
     from gymbox.datasets.hub import download as downloaded
 
     commit = downloaded(repository, output, file=file, revision=revision, force=force)
-    typer.echo(f"{repository} at commit {commit}")
+    say(f"{repository} at commit {commit}")
     for path in [output] if output.is_file() else sorted(path for path in output.rglob("*") if path.is_file()):
-        typer.echo(f"{path}: sha256 {digest_of(path)}")
+        say(f"{path}: sha256 {digest_of(path)}")
 
 
 @app.command()
@@ -350,7 +351,7 @@ def upload(
     """Publish rows on the Hugging Face Hub, once they are checked and their license is told; HF_TOKEN is its key."""
     from gymbox.datasets.hub import upload as uploaded
 
-    typer.echo(
+    say(
         uploaded(
             path,
             repository,

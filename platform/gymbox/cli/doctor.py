@@ -13,6 +13,7 @@ from importlib.util import find_spec
 
 import typer
 
+from gymbox.cli.output import say, say_json
 from gymbox.cli.places import admin_token, environment_folders, state_folder
 from gymbox.environment import Catalog
 from gymbox.errors import ConfigError, by_this_python
@@ -34,13 +35,13 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="Print the finding
     """
     findings = [*_machine(), *diagnose(os.environ.get("DOCKER_HOST"))]
     if as_json:
-        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+        say_json(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         for finding in findings:
             mark = "ok  " if finding.ok else "MISS" if finding.required else "warn"
-            typer.echo(f"{mark}  {finding.name}: {finding.detail}")
+            say(f"{mark}  {finding.name}: {finding.detail}")
             if not finding.ok and finding.remedy:
-                typer.echo(f"      mend it: {finding.remedy}")
+                say(f"      mend it: {finding.remedy}")
     needed = [finding for finding in findings if finding.required and finding.name != "Docker engine"]
     raise typer.Exit(0 if all(finding.ok for finding in needed) else 1)
 

@@ -24,10 +24,13 @@ from rich.text import Text
 
 from gymbox.cli import Commands
 from gymbox.cli.controllers import ask
+from gymbox.cli.options import AsJson, Folders
+from gymbox.cli.output import say, say_json
 from gymbox.cli.places import admin_token, environment_folders, program, state_folder
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, Problem
 from gymbox.network import told
+from gymbox.printable import printable_lines
 
 if TYPE_CHECKING:  # imported where they are used: `env list` needs neither Hydra nor a server
     from gymbox.checks import Finding
@@ -49,11 +52,7 @@ WIDEST, LEAST = 100_000, 50
 """Characters: a table where nothing need fit, and what its columns but the first get at least."""
 ROWS = 5
 """Tasks that `test` uses where `runner.limit` does not say."""
-Folders = typer.Option(
-    [], "--folder", "-f", help="Where environments are (default: ./environments and those of gymbox); may be repeated."
-)
 Overrides = typer.Argument(None, metavar="[NAME=VALUE]...", help="Settings as for `gymbox run`: provider=process, …")
-AsJson = typer.Option(False, "--json", help="Print JSON.")
 
 
 @app.command("list")
@@ -75,9 +74,9 @@ def list_(folder: list[Path] = Folders, as_json: bool = AsJson) -> None:
         columns = ["name", "domain", "tasks", "verified", "description"]
         print_table(columns, ([said(row[column]) for column in columns] for row in summaries))
     elif not faults:
-        typer.echo(f"there are no environments; make one with: {program()} env init NAME")
+        say(f"there are no environments; make one with: {program()} env init NAME")
     for fault in faults:
-        typer.echo(f"gymbox: {fault}", err=True)
+        say(f"gymbox: {fault}", err=True)
     if faults:
         raise typer.Exit(1)
 
@@ -91,7 +90,7 @@ def show(name: str, folder: list[Path] = Folders, as_json: bool = AsJson) -> Non
         print_json(about)
         return
     for key, value in about.items():
-        typer.echo(f"{key.replace('_', ' ') + ':':<12} {said(value)}")
+        say(f"{key.replace('_', ' ') + ':':<12} {said(value)}")
 
 
 @app.command()
@@ -103,7 +102,7 @@ def resolve(name: str, folder: list[Path] = Folders, as_json: bool = AsJson) -> 
     if as_json:
         print_json(resolved)
     else:
-        typer.echo(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), nl=False)
+        say(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), nl=False)
 
 
 @app.command()
@@ -121,8 +120,8 @@ def init(name: str, folder: list[Path] = Folders) -> None:
     for path in [path for path in target.rglob("*") if path.is_file()]:
         path.write_text(path.read_text().replace("new_environment", name).replace("NewEnvironment", class_name))
         path.rename(path.with_name(path.name.replace("new_environment", re.sub(r"\W", "_", name))))
-    typer.echo(f"made {target}: tasks in {target / 'data'}, tools and rewards in {target / 'server.py'}")
-    typer.echo(f"next: {program()} env test {name if not folder else shlex.quote(str(target))}")
+    say(f"made {target}: tasks in {target / 'data'}, tools and rewards in {target / 'server.py'}")
+    say(f"next: {program()} env test {name if not folder else shlex.quote(str(target))}")
 
 
 @app.command()
@@ -166,7 +165,7 @@ async def _test(environment: Environment, settings: Settings) -> list[Finding]:
                 findings.append(finding)
                 if sys.stderr.isatty():  # in containers it takes a while
                     mark = "ok" if finding.passed else "FAILED"
-                    typer.echo(f"{mark:<6} {finding.check} ({finding.tried})", err=True)
+                    say(f"{mark:<6} {finding.check} ({finding.tried})", err=True)
     finally:
         dataset.close()
     return findings
@@ -194,9 +193,9 @@ async def _start(environment: Environment, settings: Settings) -> None:
         async with client.sandbox(environment) as sandbox:
             await sandbox.reset(environment.public(row))
             view = await client.get(sandbox.id)
-            typer.echo(how_to_call(view, sandbox.tools.definitions, environment.for_verify(row)))
+            say(how_to_call(view, sandbox.tools.definitions, environment.for_verify(row)))
             await stop.wait()
-            typer.echo(f"removing {sandbox.id}")
+            say(f"removing {sandbox.id}")
 
 
 def how_to_call(view: SandboxView, tools: Sequence[dict[str, Any]], task: dict[str, Any]) -> str:
@@ -338,7 +337,7 @@ def said(value: Any) -> str:
 
 
 def print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    say_json(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_table(columns: list[str], rows: Iterable[list[str]]) -> None:
@@ -354,5 +353,5 @@ def print_table(columns: list[str], rows: Iterable[list[str]]) -> None:
     for number, column in enumerate(columns):
         table.add_column(Text(column), overflow="fold", no_wrap=number == 0, min_width=0 if number else first)
     for row in found:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(printable_lines(cell)) for cell in row))
     console.print(table)

@@ -21,7 +21,23 @@ from gymbox.cli.figures import (
     print_profile,
     table,
 )
-from gymbox.cli.readers import AsJson, By, Folders, Own, Rename, Run_, environments_named, finite, reader_of
+from gymbox.cli.options import (
+    Alpha,
+    AsJson,
+    By,
+    Common,
+    Folders,
+    Level,
+    Missing_,
+    Own,
+    Rename,
+    Run_,
+    Success,
+    Tries,
+    finite,
+)
+from gymbox.cli.output import say
+from gymbox.cli.readers import environments_named, reader_of
 from gymbox.cli.report import report
 from gymbox.errors import ConfigError, nearest
 
@@ -37,11 +53,6 @@ app = typer.Typer(
     help="Figures of runs, comparisons, reports, profiles of tasks, and rewards anew.",
 )
 
-Missing_ = typer.Option(
-    "excluded", "--missing", help="Rollouts without a reward: `excluded`, or `as_failure` (a reward of 0)."
-)
-Success = typer.Option(1.0, "--success", callback=finite, help="A reward from which on a try has succeeded.")
-Level = typer.Option(0.95, "--level", min=0.5, max=0.9999, help="Of the intervals.")
 app.command()(convert)
 
 
@@ -51,7 +62,7 @@ def metrics(
     missing: str = Missing_,
     success: float = Success,
     level: float = Level,
-    k: list[int] = typer.Option([], "--k", min=1, help="Tries for pass@k and the like; may be repeated."),
+    k: list[int] = Tries,
     by: str = By,
     answer: str = typer.Option("", "--answer", help="Field with the answer, for majority@k; as metrics.answer."),
     tasks: bool = typer.Option(False, "--tasks", help="Also the figures of each task."),
@@ -122,8 +133,8 @@ def compare(
     missing: str = Missing_,
     success: float = Success,
     level: float = Level,
-    alpha: float = typer.Option(0.05, "--alpha", min=0, max=1, help="p-value (Holm) below which a difference counts."),
-    common: bool = typer.Option(False, "--common", help="Compare the tasks that both have, where they differ."),
+    alpha: float = Alpha,
+    common: bool = Common,
     fail_if_worse: bool = typer.Option(False, "--fail-if-worse", help="Exit code 1 where a run is shown to be worse."),
     rename: list[str] = Rename,
     as_json: bool = AsJson,
@@ -235,11 +246,11 @@ def reverify(
         if changes.without_artifacts:
             told[-1] += f" ({changes.without_artifacts} because no artifacts are kept of them)"
         unsafe = "  (unsafe: rewards may depend on what is not stored)" if changes.unsafe else ""
-        typer.echo(f"{changes.output}: {changes.done} of {changes.planned} rollouts; {', '.join(told)}{unsafe}")
+        say(f"{changes.output}: {changes.done} of {changes.planned} rollouts; {', '.join(told)}{unsafe}")
         for name, (old, new) in changes.environments.items():
-            typer.echo(f"  {name} is another than it was: digest {new:.12}, was {old:.12}")
+            say(f"  {name} is another than it was: digest {new:.12}, was {old:.12}")
         for id in changes.changed[:SHOWN]:
-            typer.echo(f"  changed: {id}")
+            say(f"  changed: {id}")
     raise typer.Exit(1 if changes.failed else 0)
 
 

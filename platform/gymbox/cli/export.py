@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from gymbox.cli import Commands
-from gymbox.cli.readers import finite, reader_of
+from gymbox.cli.options import AsJson, finite
+from gymbox.cli.output import say, say_json
+from gymbox.cli.readers import reader_of
 from gymbox.errors import ConfigError
 from gymbox.exports.conversations import Reasoning
 from gymbox.exports.dpo import DpoForm, Pairing
@@ -41,7 +43,6 @@ Masked = typer.Option(False, "--masked", help="Also rollouts with mask_sample; n
 Reasons = typer.Option(
     Reasoning.KEEP, "--reasoning", help="keep: in reasoning_content; think: as <think> before the text; drop."
 )
-AsJson = typer.Option(False, "--json", help="Print JSON.")
 
 
 @app.command()
@@ -76,7 +77,7 @@ def wandb(
         raise ConfigError("name the project with --project, or in WANDB_PROJECT")
     place = WandbPlace(project, entity, name, group, tuple(tag), "offline" if offline else None, output, timeout)
     for run in [tracked_run(path) for path in runs]:
-        typer.echo(f"{run.name}: run {run.id}: {export_wandb(run, place, table=table, files=files)}")
+        say(f"{run.name}: run {run.id}: {export_wandb(run, place, table=table, files=files)}")
 
 
 @app.command()
@@ -118,7 +119,7 @@ def mlflow(
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     place = MlflowPlace(tracking_uri, experiment, name, tags)
     for run in [tracked_run(path) for path in runs]:
-        typer.echo(f"{run.name}: run {run.id}: {export_mlflow(run, place, table=table, files=files)}")
+        say(f"{run.name}: run {run.id}: {export_mlflow(run, place, table=table, files=files)}")
 
 
 @app.command()
@@ -137,7 +138,7 @@ def parquet(
     """
     from gymbox.exports.rollout_table import export_parquet
 
-    typer.echo(export_parquet(_readers(runs), output, rows=rows, force=force))
+    say(export_parquet(_readers(runs), output, rows=rows, force=force))
 
 
 @app.command()
@@ -157,7 +158,7 @@ def datasets(
     """
     from gymbox.exports.dataset_folder import export_folder
 
-    typer.echo(export_folder(_readers(runs), output, rows=rows, license=license))
+    say(export_folder(_readers(runs), output, rows=rows, license=license))
 
 
 @app.command()
@@ -242,11 +243,11 @@ def _one_name(name: str | None, runs: list[Path]) -> None:
 
 def _tell(exported: Exported, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(exported.as_json(), indent=2, ensure_ascii=False))
+        say_json(json.dumps(exported.as_json(), indent=2, ensure_ascii=False))
         return
-    typer.echo(exported.written)
+    say(exported.written)
     left_out = exported.rollouts - exported.used
-    typer.echo(f"from {exported.used} of {exported.rollouts} rollouts; {left_out} left out", nl=False)
-    typer.echo(f": {exported.left_out}" if left_out else "")
+    say(f"from {exported.used} of {exported.rollouts} rollouts; {left_out} left out", nl=False)
+    say(f": {exported.left_out}" if left_out else "")
     for reason, text in exported.left_out.examples.items():
-        typer.echo(f"  {reason.value}, for one: {text[:300]}")
+        say(f"  {reason.value}, for one: {text[:300]}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import typer
-
+from gymbox.cli.output import say, say_json
 from gymbox.errors import ConfigError, nearest
+from gymbox.printable import printable
 
 if TYPE_CHECKING:
     from gymbox.evaluation.compare import Comparison, Difference
@@ -35,20 +35,20 @@ def policy(missing: str) -> Missing:
 def print_figures(name: str, figures: Figures, summary: Summary, key: dict[str, Any], own: dict[str, Any]) -> None:
     """An environment of a run."""
     planned = f" of {figures.planned}" if figures.planned is not None else ""
-    typer.echo(f"{name}: {figures.tasks} tasks, {figures.rollouts}{planned} rollouts, {figures.scored} with a reward")
+    say(f"{name}: {figures.tasks} tasks, {figures.rollouts}{planned} rollouts, {figures.scored} with a reward")
     if figures.missing:
         told = ", ".join(f"{kind} {count}" for kind, count in figures.errors.items())
         way = "left out" if summary.missing_policy == "excluded" else "counted as failures"
-        typer.echo(f"  without a reward      {figures.missing}, {way} ({told or 'not done'})")
-        typer.echo(f"  tasks without reward  {figures.tasks_without_reward}")
+        say(f"  without a reward      {figures.missing}, {way} ({told or 'not done'})")
+        say(f"  tasks without reward  {figures.tasks_without_reward}")
     if summary.torn_bytes:
-        typer.echo(f"  torn last line        {summary.torn_bytes} bytes, left out")
+        say(f"  torn last line        {summary.torn_bytes} bytes, left out")
     for each, value in key.items():
-        typer.echo(f"  {_printable(each, 20):<22}{_said(value)}")
+        say(f"  {printable(each, 20):<22}{_said(value)}")
     error = f" ± {_said(figures.standard_error)}" if figures.standard_error is not None else ""
     sure = f"  {summary.level:.4g} interval {interval(figures.interval)}" if figures.interval else ""
-    typer.echo(f"  mean reward           {_said(figures.mean)}{error}{sure}")
-    typer.echo(f"  mean over tasks       {_said(figures.task_mean)}")
+    say(f"  mean reward           {_said(figures.mean)}{error}{sure}")
+    say(f"  mean over tasks       {_said(figures.task_mean)}")
     for label, found in (
         ("pass@", figures.pass_at),
         ("pass^", figures.pass_all),
@@ -56,12 +56,12 @@ def print_figures(name: str, figures: Figures, summary: Summary, key: dict[str, 
         ("majority@", figures.majority_at),
     ):
         if found:
-            typer.echo(f"  {label + 'k':<22}{'  '.join(_at(k, at) for k, at in found.items())}")
+            say(f"  {label + 'k':<22}{'  '.join(_at(k, at) for k, at in found.items())}")
     if figures.no_answer is not None:
-        typer.echo(f"  no answer             {_said(figures.no_answer)}")
+        say(f"  no answer             {_said(figures.no_answer)}")
     for title, spreads in (("component", figures.components), ("metric", figures.metrics)):
         for each, spread in spreads.items():
-            typer.echo(f"  {title} {_printable(each, 40)}: {_said(spread.mean)} ({spread.count})")
+            say(f"  {title} {printable(each, 40)}: {_said(spread.mean)} ({spread.count})")
     for title, spread in (
         ("input tokens", figures.input_tokens),
         ("output tokens", figures.output_tokens),
@@ -71,12 +71,12 @@ def print_figures(name: str, figures: Figures, summary: Summary, key: dict[str, 
         ("tool errors", figures.tool_errors),
     ):
         if spread.count:
-            typer.echo(f"  {title:<22}{_said(spread.mean)} each, {spread.total:.6g} in all")
+            say(f"  {title:<22}{_said(spread.mean)} each, {spread.total:.6g} in all")
     if (slow := figures.latency) is not None:
         parts = [f"{part} {_said(seconds)} s" for part, seconds in slow.model_dump().items()]
-        typer.echo(f"  {'latency':<22}{'  '.join(parts)}")
+        say(f"  {'latency':<22}{'  '.join(parts)}")
     for each, value in own.items():
-        typer.echo(f"  own {_printable(each, 40)}: {_printable(json.dumps(value), 200)}")
+        say(f"  own {printable(each, 40)}: {printable(json.dumps(value), 200)}")
 
 
 def _at(k: int, at: AtK) -> str:
@@ -87,8 +87,8 @@ def _at(k: int, at: AtK) -> str:
 def print_comparison(found: Comparison) -> None:
     """Runs beside the first of them."""
     firsts = list(dict.fromkeys(each.first for each in found.differences))
-    first = _printable(firsts[0], 100) if len(firsts) == 1 else "the same agent of the first run"
-    typer.echo(f"compared with {first}; rollouts without a reward: {found.missing_policy}")
+    first = printable(firsts[0], 100) if len(firsts) == 1 else "the same agent of the first run"
+    say(f"compared with {first}; rollouts without a reward: {found.missing_policy}")
     for each in found.differences:
         _print_difference(each, found)
     table(
@@ -108,20 +108,18 @@ def print_comparison(found: Comparison) -> None:
 
 
 def _print_difference(each: Difference, found: Comparison) -> None:
-    typer.echo(f"{each.environment}: {_printable(each.second, 100)}: {each.verdict.replace('_', ' ')}")
-    typer.echo(f"  mean over {each.paired} tasks    {_said(each.first_mean)} -> {_said(each.second_mean)}")
+    say(f"{each.environment}: {printable(each.second, 100)}: {each.verdict.replace('_', ' ')}")
+    say(f"  mean over {each.paired} tasks    {_said(each.first_mean)} -> {_said(each.second_mean)}")
     if each.left_out or each.only_in_one:
-        typer.echo(f"  left out              {each.left_out} without a reward, {each.only_in_one} only in one")
-    typer.echo(
-        f"  difference            {_said(each.difference)}  {found.level:.4g} interval {interval(each.interval)}"
-    )
+        say(f"  left out              {each.left_out} without a reward, {each.only_in_one} only in one")
+    say(f"  difference            {_said(each.difference)}  {found.level:.4g} interval {interval(each.interval)}")
     if each.p is not None:
-        typer.echo(f"  p                     {each.p:.4g}, adjusted {_said(each.p_holm)} ({each.test})")
+        say(f"  p                     {each.p:.4g}, adjusted {_said(each.p_holm)} ({each.test})")
     for title, tasks in (("worse", each.worse), ("better", each.better)):
         for task in tasks[:SHOWN]:
-            typer.echo(f"  {title:<8}{_printable(task.task, 60)}: {_said(task.first)} -> {_said(task.second)}")
+            say(f"  {title:<8}{printable(task.task, 60)}: {_said(task.first)} -> {_said(task.second)}")
         if len(tasks) > SHOWN:
-            typer.echo(f"  {title:<8}and {len(tasks) - SHOWN} more")
+            say(f"  {title:<8}and {len(tasks) - SHOWN} more")
 
 
 def print_profile(found: Profile) -> None:
@@ -132,13 +130,13 @@ def print_profile(found: Profile) -> None:
         tasks = [task for task in found.tasks if task.kind == kind]
         if not tasks:
             continue
-        typer.echo(f"{kind.replace('_', ' ')}: {len(tasks)} ({told})")
+        say(f"{kind.replace('_', ' ')}: {len(tasks)} ({told})")
         for task in tasks[:SHOWN] if kind != "useful" else ():
             figures = task.figures
-            place = f"{_printable(figures.environment, 40)} {_printable(figures.task, 60)}"
-            typer.echo(f"  {place}{f' by {figures.agent}' if figures.agent else ''}: {task.why}")
+            place = f"{printable(figures.environment, 40)} {printable(figures.task, 60)}"
+            say(f"  {place}{f' by {figures.agent}' if figures.agent else ''}: {task.why}")
         if len(tasks) > SHOWN and kind != "useful":
-            typer.echo(f"  and {len(tasks) - SHOWN} more")
+            say(f"  and {len(tasks) - SHOWN} more")
 
 
 def table(columns: list[str], rows: list[list[Any]]) -> None:
@@ -150,21 +148,15 @@ def table(columns: list[str], rows: list[list[Any]]) -> None:
 
 def print_json(value: Any) -> None:
     """Strict JSON."""
-    typer.echo(json.dumps(value, indent=2, allow_nan=False))
+    say_json(json.dumps(value, indent=2, allow_nan=False))
 
 
 def _said(value: Any) -> str:
     if value is None:
         return "unknown"
-    return f"{value:.4g}" if isinstance(value, float) else _printable(str(value), 200)
+    return f"{value:.4g}" if isinstance(value, float) else printable(str(value), 200)
 
 
 def interval(ends: tuple[float, float] | None) -> str:
     """From where to where."""
     return "unknown" if ends is None else f"{ends[0]:.4g} to {ends[1]:.4g}"
-
-
-def _printable(text: str, longest: int) -> str:
-    from gymbox.progress import printable
-
-    return printable(text, longest)

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from gymbox.cli import Commands
-from gymbox.cli.env import AsJson, Folders, print_json, print_table, said
+from gymbox.cli.env import print_json, print_table, said
+from gymbox.cli.options import AsJson, Folders
+from gymbox.cli.output import say
 from gymbox.cli.places import environment_folders
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, Problem
@@ -69,7 +71,7 @@ def build(
         print_table(columns, ([said(row[column] or "") for column in columns] for row in built if not row["error"]))
     for row in built:
         if row["error"]:
-            typer.echo(f"gymbox: {row['environment']}: {row['error']}", err=True)
+            say(f"gymbox: {row['environment']}: {row['error']}", err=True)
     raise typer.Exit(1 if any(row["error"] for row in built) else 0)
 
 
@@ -88,7 +90,7 @@ def prune(
         print_json([asdict(item) for item in gone])
     else:
         _print(gone)
-        typer.echo(f"{'would remove' if dry_run else 'removed'} {len(gone)} images")
+        say(f"{'would remove' if dry_run else 'removed'} {len(gone)} images")
 
 
 def duration(text: str) -> float:

@@ -13,8 +13,10 @@ import typer
 from gymbox_sandbox.background import JobView
 from gymbox_sandbox.wire import ExecResult
 
-from gymbox.cli.controllers import AsJson, Controller, Id, ask
+from gymbox.cli.controllers import Controller, Id, ask
 from gymbox.cli.env import print_json, print_table
+from gymbox.cli.options import AsJson
+from gymbox.cli.output import say
 from gymbox.cli.terminals import Detached, exit_code, follow, raw_terminal, terminal_size
 
 if TYPE_CHECKING:  # imported where they are used, so that --help is quick
@@ -91,7 +93,7 @@ def watch(
                     print_json(fields)
                 else:
                     moved = f" -> {change.to}" if change.to is not None else ""
-                    typer.echo(f"{change.kind:10} {change.path}{'/' if change.folder else ''}{moved}".rstrip())
+                    say(f"{change.kind:10} {change.path}{'/' if change.folder else ''}{moved}".rstrip())
                 sys.stdout.flush()
 
     ask(controller, run)
@@ -117,7 +119,7 @@ def code_or_left(run: Callable[[], ExecResult]) -> int:
     try:
         return exit_code(run())
     except Detached:
-        typer.echo("left running; come back with: gymbox sandbox attach", err=True)
+        say("left running; come back with: gymbox sandbox attach", err=True)
         return 0
 
 

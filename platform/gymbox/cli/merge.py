@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from gymbox.cli.output import say
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -27,4 +29,4 @@ def merge(
 
     manifest = merged(folders, output, partial=partial)
     complete_metrics(output)
-    typer.echo(f"{output}: {manifest.done} of {manifest.planned} rollouts, {manifest.scored} with a reward")
+    say(f"{output}: {manifest.done} of {manifest.planned} rollouts, {manifest.scored} with a reward")

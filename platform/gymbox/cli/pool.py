@@ -7,8 +7,10 @@ from gymbox_sandbox.lifecycle import PoolSettings, PoolView
 from pydantic import ValidationError
 
 from gymbox.cli import Commands
-from gymbox.cli.controllers import AsJson, Controller, ask
+from gymbox.cli.controllers import Controller, ask
 from gymbox.cli.env import print_json, print_table
+from gymbox.cli.options import AsJson
+from gymbox.cli.output import say
 from gymbox.errors import ConfigError
 
 app = typer.Typer(
@@ -57,7 +59,7 @@ def set_(
     if as_json:
         print_json(view.model_dump(mode="json"))
     else:
-        typer.echo(f"{view.environment}: {view.ready} ready, {view.wanted} wanted, at most {view.most}")
+        say(f"{view.environment}: {view.ready} ready, {view.wanted} wanted, at most {view.most}")
 
 
 def _row(view: PoolView) -> list[str]:

@@ -2,43 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import typer
 
 from gymbox.errors import ConfigError
 
 if TYPE_CHECKING:
     from gymbox.environment import Environment
     from gymbox.evaluation.rollouts import RunReader
-
-Run_ = typer.Argument(
-    metavar="RUN",
-    help="Folder of a run, or a JSONL file of rollouts; NeMo Gym's, too. DIR:AGENT is one of a run's several agents.",
-)
-Rename = typer.Option(
-    [], "--rename", metavar="OLD=NEW", help="Another name for an environment (in NeMo Gym's files, an agent)."
-)
-AsJson = typer.Option(False, "--json", help="Print JSON.")
-By = typer.Option("", "--by", help="Field whose values tell subsets apart, as verifier_metadata.level.")
-Own = typer.Option(False, "--own", help="Also run the environments' own metrics.py, in this process.")
-Folders = typer.Option(
-    [], "--folder", "-f", help="Where environments are (default: ./environments and those of gymbox); may be repeated."
-)
-
-
-def finite(value: float) -> float:
-    """What an option that no range bounds was given.
-
-    Raises:
-        BadParameter: it is nan, with which nothing compares, or infinite.
-    """
-    if not math.isfinite(value):
-        raise typer.BadParameter(f"{value} is no finite number")
-    return value
 
 
 def reader_of(run: Path, rename: Sequence[str] = ()) -> RunReader:

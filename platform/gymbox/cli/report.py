@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from gymbox.cli.figures import policy
-from gymbox.cli.readers import By, Folders, Own, environments_named, finite, reader_of
+from gymbox.cli.options import Alpha, By, Common, Folders, Level, Missing_, Own, Success, Tries
+from gymbox.cli.output import say
+from gymbox.cli.readers import environments_named, reader_of
 from gymbox.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -32,17 +34,13 @@ def report(
         "", "--format", help="`html`, `md`, `json` or `all` (default: as the file's name ends)."
     ),
     title: str = typer.Option("", "--title", help="Default: the runs' names."),
-    missing: str = typer.Option(
-        "excluded", "--missing", help="Rollouts without a reward: `excluded`, or `as_failure` (a reward of 0)."
-    ),
-    success: float = typer.Option(
-        1.0, "--success", callback=finite, help="A reward from which on a try has succeeded."
-    ),
-    level: float = typer.Option(0.95, "--level", min=0.5, max=0.9999, help="Of the intervals."),
-    k: list[int] = typer.Option([], "--k", min=1, help="Tries for pass@k and the like; may be repeated."),
-    alpha: float = typer.Option(0.05, "--alpha", min=0, max=1, help="p-value (Holm) below which a difference counts."),
+    missing: str = Missing_,
+    success: float = Success,
+    level: float = Level,
+    k: list[int] = Tries,
+    alpha: float = Alpha,
     agents: bool = typer.Option(False, "--agents", help="Compare the agents of one run with the first of them."),
-    common: bool = typer.Option(False, "--common", help="Compare the tasks that both have, where they differ."),
+    common: bool = Common,
     by: str = By,
     own: bool = Own,
     folder: list[Path] = Folders,
@@ -86,7 +84,7 @@ def report(
         page=PageOptions(size=int(size * 1e6), text=longest, answers=answers),
     )
     for path in outputs.values():
-        typer.echo(path)
+        say(path)
 
 
 def report_files(readers: list[RunReader], output: Path | None, format: str, *, compared: bool) -> dict[Format, Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import shlex
 import signal
@@ -15,13 +14,17 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from gymbox import logs
+from gymbox.cli.output import say, say_json
 from gymbox.cli.places import here, program
 from gymbox.config import Settings, compose
 from gymbox.evaluation.metrics_file import complete_metrics
 from gymbox.evaluation.nemo_writer import NEMO_FOLDER
+from gymbox.lifetime import spare_what_is_loaded
 from gymbox.plan import Plan
+from gymbox.printable import printable_lines
 from gymbox.progress import Progress, show
 from gymbox.results import ROLLOUTS, RunFolder, WriteFailed
 from gymbox.runner import Summary
@@ -62,15 +65,15 @@ def run_(
     except asyncio.CancelledError:
         raise typer.Exit(128 + going.signal) from None
     except WriteFailed as error:
-        typer.echo(f"gymbox: {error}", err=True)
+        say(f"gymbox: {error}", err=True)
         raise typer.Exit(1) from None
     complete_metrics(summary.folder)
     if as_json:
-        typer.echo(summary.model_dump_json(indent=2))
+        say_json(summary.model_dump_json(indent=2))
     else:
         show(summary, Console(), program=program(), resume=going.resume, onward=going.onward)
         if settings.runner.layout == "nemo":
-            typer.echo(f"nemo     {summary.folder / NEMO_FOLDER / ROLLOUTS}")
+            say(f"nemo     {summary.folder / NEMO_FOLDER / ROLLOUTS}")
     if summary.status == "interrupted":
         raise typer.Exit(128 + going.signal)
     if summary.status == "stopped":
@@ -109,11 +112,14 @@ class RunCommand:
             CancelledError: stopped before the run began.
         """
         self._listen()
-        return await self.job.main(watching=self._shown, told=self._console.print)
+        return await self.job.main(watching=self._shown, told=self._tell)
+
+    def _tell(self, text: str) -> None:
+        self._console.print(Text(printable_lines(text)), soft_wrap=True)
 
     @contextmanager
     def _shown(self, plan: Plan, folder: RunFolder, source: SandboxSource) -> Iterator[Progress]:
-        gc.freeze()  # what start-up made is there to stay: no collection need look through it again
+        spare_what_is_loaded()
         with Progress(self._console, plan, folder, source.count) as progress:
             self._handler.setStream(sys.stderr)  # which the live display has replaced, so lines go above it
             try:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from gymbox.cli import Commands
+from gymbox.cli.options import AsJson
+from gymbox.cli.output import say, say_json
 from gymbox.errors import ConfigError, Conflict, NotFound, Problem
 
 if TYPE_CHECKING:  # imported where they are used, so that --help is quick
@@ -31,7 +33,6 @@ app = typer.Typer(
 
 Run = typer.Argument("", metavar="RUN", help="Its folder or id; default: the only one that is live here.")
 Controller = typer.Option("", "--controller", help="Address of a controller, for a run that it does.")
-AsJson = typer.Option(False, "--json", help="Print JSON.")
 LOOK = 1.0
 """Seconds between two looks of --watch."""
 
@@ -234,7 +235,7 @@ def _list(controller: str, *, watch: bool, as_json: bool) -> None:
 
             print_table(["id", "status", "done", "failed", "reward", "left", "folder"], map(_row, views))
         else:
-            typer.echo("no run is live" + (f" at {controller}" if controller else " here"))
+            say("no run is live" + (f" at {controller}" if controller else " here"))
         if not watch or all(view.over for view in views):
             return
         time.sleep(LOOK)
@@ -282,14 +283,15 @@ def _left(view: RunView) -> str:
 
 def _print(view: RunView, as_json: bool) -> None:
     if as_json:
-        typer.echo(view.model_dump_json())
+        say_json(view.model_dump_json())
         return
     for line in _lines(view):
-        typer.echo(line)
+        say(line)
 
 
 def _lines(view: RunView) -> Iterable[str]:
-    from gymbox.progress import PHASES, duration, printable, short
+    from gymbox.printable import printable
+    from gymbox.progress import PHASES, duration, short
 
     yield f"run {view.id}: {view.status}{f': {printable(view.detail)}' if view.detail else ''}"
     figures = [
@@ -318,4 +320,4 @@ def _lines(view: RunView) -> Iterable[str]:
 
 
 def _say(view: RunView) -> None:
-    typer.echo(f"run {view.id}: {view.status}")
+    say(f"run {view.id}: {view.status}")

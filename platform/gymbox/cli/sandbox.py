@@ -19,8 +19,10 @@ from gymbox_sandbox.lifecycle import SandboxView
 from gymbox_sandbox.wire import ExecRequest, ExecResult, Pty
 
 from gymbox.cli import Commands, jobs
-from gymbox.cli.controllers import AsJson, Controller, Id, ask
+from gymbox.cli.controllers import Controller, Id, ask
 from gymbox.cli.env import print_json, print_table
+from gymbox.cli.options import AsJson
+from gymbox.cli.output import say
 from gymbox.cli.terminals import LONGEST, exit_code, follow, raw_terminal, terminal_size
 from gymbox.errors import ConfigError, NotFound
 from gymbox.sdk.trees import pack, unpack
@@ -80,7 +82,7 @@ def rm(
         outcomes = await asyncio.gather(*(client.delete(id) for id in chosen), return_exceptions=True)
         for id, outcome in zip(chosen, outcomes, strict=True):
             if outcome is None:
-                typer.echo(id)
+                say(id)
             elif not isinstance(outcome, NotFound):
                 raise outcome
         return [id for id, outcome in zip(chosen, outcomes, strict=True) if outcome is not None]
@@ -99,7 +101,7 @@ def snapshot(
 ) -> None:
     """Save a sandbox's files and what its environment knows of the task; prints the snapshot's id."""
     view = ask(controller, lambda client: client.snapshot(id, name=name or None, files_only=files_only))
-    typer.echo(view.id)
+    say(view.id)
 
 
 @app.command()
@@ -112,19 +114,19 @@ def fork(
 ) -> None:
     """Make sandboxes that begin where this one is, all or none; prints their ids."""
     for view in ask(controller, lambda client: client.fork(id, n, name=name or None, files_only=files_only)):
-        typer.echo(view.id)
+        say(view.id)
 
 
 @app.command()
 def pause(id: str = Id, controller: str = Controller) -> None:
     """Hold all processes of a sandbox; calls of it are refused until it is unpaused. Its lease goes on."""
-    typer.echo(ask(controller, lambda client: client.pause(id)).id)
+    say(ask(controller, lambda client: client.pause(id)).id)
 
 
 @app.command()
 def unpause(id: str = Id, controller: str = Controller) -> None:
     """Let a paused sandbox go on."""
-    typer.echo(ask(controller, lambda client: client.unpause(id)).id)
+    say(ask(controller, lambda client: client.unpause(id)).id)
 
 
 @app.command()
@@ -193,7 +195,7 @@ def exec_(
 
     found = ask(controller, run)
     if isinstance(found, str):
-        typer.echo(found)
+        say(found)
     else:
         raise typer.Exit(exit_code(found))
 
@@ -207,7 +209,7 @@ async def _run_in_shell(
     typer.echo(result.stdout, nl=False)
     typer.echo(result.stderr, nl=False, err=True)
     if result.state_lost:
-        typer.echo(f"the shell {name} has ended, and its state is lost", err=True)
+        say(f"the shell {name} has ended, and its state is lost", err=True)
     return result
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import typer
 
+from gymbox.cli.output import say
 from gymbox.errors import ConfigError, nearest
+from gymbox.printable import printable
 from gymbox.results import ROLLOUTS
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -41,7 +43,7 @@ def show(
             f"shown: {type(error).__name__}: {error}"
         ) from error
     for line in lines:
-        typer.echo(line)
+        say(line)
 
 
 def find(folder: Path, wanted: str) -> dict[str, Any]:
@@ -152,8 +154,6 @@ def _item(item: Any) -> Iterator[str]:
 
 
 def _said(what: str, text: str) -> Iterator[str]:
-    from gymbox.progress import printable
-
     # not splitlines: what else it takes for the end of a line is shown as an escape
     for number, line in enumerate(text.rstrip("\n").split("\n")):
         yield f"{'' if number else printable(what, 17):<18}{printable(line, LONGEST_LINE)}".rstrip()

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from gymbox.cli import Commands
-from gymbox.cli.controllers import AsJson, Controller, ask
+from gymbox.cli.controllers import Controller, ask
 from gymbox.cli.env import print_json, print_table
+from gymbox.cli.options import AsJson
+from gymbox.cli.output import say
 from gymbox.cli.sandbox import said
 
 if TYPE_CHECKING:  # imported where it is used, so that --help is quick
@@ -59,7 +61,7 @@ def rm(
     """Remove snapshots; sandboxes that began with them live on."""
     for id in ids:
         ask(controller, partial(_remove, id))
-        typer.echo(id)
+        say(id)
 
 
 async def _remove(id: str, client: ControllerClient) -> None:

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-import typer
-
-from gymbox.progress import printable
+from gymbox.cli.output import say, say_json
+from gymbox.printable import printable
 from gymbox.results import ROLLOUTS
 
 if TYPE_CHECKING:
@@ -100,11 +99,18 @@ async def follow_stream(client: RunsClient, id: str, lines: int, failed: bool, f
                 before.append(data)
             if there == 0:
                 for each in before:
-                    typer.echo(json.dumps(each) if as_json else told(each))
+                    _say(each, as_json)
                 if not follow:
                     return
         elif not failed or data["error"]:
-            typer.echo(json.dumps(data) if as_json else told(data))
+            _say(data, as_json)
+
+
+def _say(record: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        say_json(json.dumps(record))
+    else:
+        say(told(record))
 
 
 def _only(lines: Iterable[bytes], failed: bool) -> Iterator[bytes]:
@@ -123,9 +129,9 @@ def _record(line: bytes) -> dict[str, Any]:
 
 def _print(line: bytes, as_json: bool) -> None:
     if as_json:
-        typer.echo(line.decode(errors="replace"), nl=False)
+        say_json(line.decode(errors="replace"), nl=False)
     elif record := _record(line):
-        typer.echo(told(record))
+        say(told(record))
 
 
 def told(record: dict[str, Any]) -> str:

@@ -80,7 +80,7 @@ def _add_sandboxes(app: FastAPI, sandboxes: Sandboxes) -> None:
         """Create a sandbox. The same id and body is the same request and gives the same sandbox; another body is a
         conflict (409); the id of a sandbox that has ended is gone (410), unless its start had failed. While all places
         are taken it stands in line for `patience` seconds, fair between runs; who hangs up leaves the line."""
-        view = sandboxes.view(await unless_hung_up(raw.receive, sandboxes.create(request)))
+        view = sandboxes.views.of(await unless_hung_up(raw.receive, sandboxes.create(request)))
         response.status_code = 201 if view.status == "ready" else 202
         return view
 
@@ -88,7 +88,7 @@ def _add_sandboxes(app: FastAPI, sandboxes: Sandboxes) -> None:
     async def queue() -> list[QueueView]:
         """The runs that have places or wait for them: how many, with which priority and share, and where the first of
         those that wait stands, with the seconds that it may expect to wait."""
-        return sandboxes.line()
+        return list(sandboxes.arrivals.view())
 
     @app.get("/sandboxes", tags=["sandboxes"])
     async def list_all(
@@ -98,8 +98,8 @@ def _add_sandboxes(app: FastAPI, sandboxes: Sandboxes) -> None:
     ) -> list[SandboxView]:
         """All sandboxes, without their tokens; ended ones while they are remembered."""
         found = sandboxes.all()
-        await sandboxes.learn_resets(found)
-        views = [sandboxes.view(sandbox, tokens=False) for sandbox in found]
+        await sandboxes.views.learn_resets(found)
+        views = [sandboxes.views.of(sandbox, tokens=False) for sandbox in found]
         wanted = dict(pair.partition("=")[::2] for pair in label)
         return [
             view
@@ -115,8 +115,8 @@ def _add_sandboxes(app: FastAPI, sandboxes: Sandboxes) -> None:
         sandbox = sandboxes.get(id)
         if wait_ended:
             await _at_most(wait_ended, sandbox.over.wait)
-        await sandboxes.learn_resets([sandbox])
-        return sandboxes.view(sandbox)
+        await sandboxes.views.learn_resets([sandbox])
+        return sandboxes.views.of(sandbox)
 
     @app.delete("/sandboxes/{id}", status_code=204, tags=["sandboxes"], responses=answers(NotFound))
     async def delete(id: str) -> None:
@@ -127,18 +127,18 @@ def _add_sandboxes(app: FastAPI, sandboxes: Sandboxes) -> None:
     async def renew(id: str, request: RenewSandbox) -> SandboxView:
         """Let it live for another lease."""
         sandbox = sandboxes.renew(id, request.lease)
-        await sandboxes.learn_resets([sandbox])
-        return sandboxes.view(sandbox)
+        await sandboxes.views.learn_resets([sandbox])
+        return sandboxes.views.of(sandbox)
 
     @app.get("/sandboxes/{id}/network", tags=["sandboxes"], responses=answers(NotFound))
     async def network(id: str) -> Traffic:
         """What its network policy let through and refused so far, for all sandboxes that share its container."""
-        return sandboxes.traffic(id)
+        return sandboxes.ways_out.traffic(sandboxes.get(id))
 
     @app.get("/sandboxes/{id}/logs", tags=["sandboxes"], response_class=Response, responses=answers(NotFound))
     async def logs(id: str, tail: Annotated[int, Query(ge=1, le=10_000)] = 100) -> Response:
         """The last lines that its container printed."""
-        return Response(await sandboxes.logs(id, tail), media_type="text/plain; charset=utf-8")
+        return Response(await sandboxes.views.logs(sandboxes.get(id), tail), media_type="text/plain; charset=utf-8")
 
 
 def _add_groups(app: FastAPI, sandboxes: Sandboxes) -> None:
@@ -159,7 +159,7 @@ def _add_groups(app: FastAPI, sandboxes: Sandboxes) -> None:
     async def show_group(id: str) -> GroupView:
         """A group of which at least one sandbox lives."""
         group = sandboxes.groups.get(id)
-        await sandboxes.learn_resets(group.sandboxes)
+        await sandboxes.views.learn_resets(group.sandboxes)
         return sandboxes.groups.view(group)
 
     @app.delete("/sandboxes:group/{id}", status_code=204, tags=["sandboxes"], responses=answers(NotFound))

@@ -31,9 +31,11 @@ class Arrival:
     ticket: Ticket
     over: asyncio.Event = field(default_factory=asyncio.Event)
     """It has its place, or waits no longer."""
+    refused: Problem | None = None
 
     def send_away(self, problem: Problem) -> None:
-        """Refuse it, unless it has its place already."""
+        """Refuse it, also where it was given its place a moment ago and nobody has heard of that yet."""
+        self.refused = problem
         if not self.ticket.granted.done():
             self.ticket.granted.set_exception(problem)
 
@@ -141,6 +143,8 @@ class Arrivals:
             if other.request != essence(request, id):
                 raise Conflict(f"sandbox {id} waits for a place and was asked for with another request")
             await other.over.wait()
+            if other.refused is not None:
+                raise other.refused
             return None
         ticket = self._line.ask(Claim.of(request), bounded=bounded, size=size)
         if ticket.granted.done():
@@ -149,6 +153,8 @@ class Arrivals:
         arrival = self._waiting[id] = Arrival(essence(request, id), ticket)
         try:
             await ticket.granted
+            if arrival.refused is not None:
+                raise arrival.refused
         except BaseException:
             self._line.leave(ticket)
             raise
@@ -181,7 +187,7 @@ class Arrivals:
         return QueuePlace(position=ahead, expected_seconds=expected)
 
     def send_away(self, id: str, problem: Problem) -> None:
-        """Refuse the request of this id."""
+        """Refuse the request of this id, and whoever else waits for the same."""
         self._waiting[id].send_away(problem)
 
     def send_all_away(self, problem: Problem) -> None:

@@ -12,11 +12,11 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, Protocol
 
 from gymbox_sandbox.lifecycle import CreateSandbox, Ended, QueuePlace
-from gymbox_sandbox.wire import SESSION_HEADER
 
 from gymbox.controller.container import DIGEST_LABEL, MOST_TOLD, POOL_LABEL, REQUEST_LABEL, Container
 from gymbox.controller.line import Claim, FairLine, Ticket
 from gymbox.controller.rates import Durations
+from gymbox.controller.session_ends import SessionEnds
 from gymbox.controller.state import StateDirectory
 from gymbox.environment import Environment
 from gymbox.errors import ImageBuildFailed, Problem, StartFailed, Unavailable
@@ -84,6 +84,7 @@ class Containers:
         self._shared: dict[str, list[Container]] = {}
         self._removals: dict[str, _Removal] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._session_ends = SessionEnds(http, self._spawn)
 
     def __len__(self) -> int:
         return len(self._live)
@@ -198,7 +199,7 @@ class Containers:
         if container.capacity > 1:
             self.claims.drop(sandbox)
         shared = container.capacity > 1 and container.started is not None and container.id in self._live
-        if shared and not await self._end_session(container, sandbox):
+        if shared and not await self._session_ends.end(container, sandbox):
             container.closing = True  # whatever is left in there must not meet another task
         container.sandboxes.discard(sandbox)
         if container.sandboxes or container.id not in self._live:
@@ -208,18 +209,6 @@ class Containers:
             container.idle = loop.call_later(self._idle, self.stop_if_idle, container)
         else:
             await self.stop(container)
-
-    async def _end_session(self, container: Container, sandbox: str) -> bool:
-        base, socket = container.server()
-        headers = {SESSION_HEADER: sandbox}
-        try:
-            answer = await self._http.request(
-                "DELETE", f"{base}/session", headers=headers, timeout=30, socket=socket, most=MOST_TOLD
-            )
-        except Problem as error:
-            log.warning("session %s did not end on %s: %s", sandbox, container.id, error)
-            return False
-        return answer.status < 500
 
     def _enter(self, container: Container, sandbox: str) -> None:
         container.sandboxes.add(sandbox)

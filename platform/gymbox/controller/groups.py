@@ -124,7 +124,7 @@ class Groups:
 
     def view(self, group: Group, *, tokens: bool = True) -> GroupView:
         """What is told about it."""
-        found = [self._sandboxes.view(each, tokens=tokens) for each in group.sandboxes]
+        found = [self._sandboxes.views.of(each, tokens=tokens) for each in group.sandboxes]
         return GroupView(id=group.id, n=group.request.n, sandboxes=found)
 
     def ended(self, sandbox: Sandbox) -> None:
@@ -139,7 +139,7 @@ class Groups:
             assert request.id is not None
             if request.id in self._sandboxes:
                 raise Conflict(f"sandbox {request.id} exists and is not of this group")
-            self._sandboxes.unused(request.id)
+            self._sandboxes.tombstones.refuse(request.id)
         return self._sandboxes.admissible(wanted[0].environment, snapshot=wanted[0].snapshot)
 
     def _admit(

@@ -21,17 +21,19 @@ class Observed(Protocol):
     @property
     def waiting(self) -> int: ...
 
-    def line(self) -> Iterable[Any]: ...
-
     @property
     def containers(self) -> int: ...
 
     @property
+    def arrivals(self) -> Any: ...
+
+    @property
     def pools(self) -> Any: ...
 
-    def all(self) -> Iterable[Any]: ...
+    @property
+    def views(self) -> Any: ...
 
-    def status(self, sandbox: Any) -> str: ...
+    def all(self) -> Iterable[Any]: ...
 
 
 class Metrics:
@@ -98,12 +100,12 @@ class _Gauges(Collector):
         sandboxes = GaugeMetricFamily(
             "gymbox_sandboxes", "Sandboxes now, ended ones while remembered.", labels=["environment", "status"]
         )
-        tally = Tally((one.environment.name, self._observed.status(one)) for one in self._observed.all())
+        tally = Tally((one.environment.name, self._observed.views.status(one)) for one in self._observed.all())
         for labels, count in sorted(tally.items()):
             sandboxes.add_metric(labels, count)
         yield sandboxes
         places = GaugeMetricFamily("gymbox_places", "Places that runs have, and wait for.", labels=["run", "state"])
-        for each in self._observed.line():
+        for each in self._observed.arrivals.view():
             places.add_metric([each.run, "held"], each.places)
             places.add_metric([each.run, "waiting"], each.waiting)
         yield places

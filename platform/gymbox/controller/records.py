@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 from gymbox_sandbox.lifecycle import CreateSandbox
@@ -28,16 +29,20 @@ class Records[Kind: BaseModel]:
         Raises:
             OSError: it could not be written; what was there stays.
         """
-        temporary = self._folder / f".{id}"  # no id begins like that
-        temporary.write_text(content.model_dump_json())
-        temporary.replace(self._folder / id)
+        temporary, path = f"{self._folder}/.{id}", f"{self._folder}/{id}"  # no id begins like that
+        with open(temporary, "wb") as file:  # a hot path: each sandbox that shares a container comes by
+            file.write(content.model_dump_json().encode())
+        os.replace(temporary, path)
 
     def drop(self, id: str) -> None:
         """Forget it; what is not there is fine. Never raises."""
+        path = f"{self._folder}/{id}"
         try:
-            (self._folder / id).unlink(missing_ok=True)
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
         except OSError as error:
-            log.warning("cannot forget %s: %s", self._folder / id, error)
+            log.warning("cannot forget %s: %s", path, error)
 
     def read(self) -> dict[str, Kind]:
         """All of them; one that cannot be read is told of and left out."""
@@ -60,10 +65,15 @@ class Claimed(Strict):
 
 class Claims:
     """What sandboxes have claimed. It is written before the claim is answered, and stays until the container is gone
-    (or, where several share it, the sandbox), so no successor of this controller gives it to a second task."""
+    (or, where several share it, the sandbox), so no successor of this controller gives it to a second task.
 
-    def __init__(self, records: Records[Claimed]) -> None:
+    Args:
+        succeeded: this controller may have a successor that goes on with its sandboxes; else nothing is written.
+    """
+
+    def __init__(self, records: Records[Claimed], *, succeeded: bool) -> None:
         self._records = records
+        self._succeeded = succeeded
         self._container_of: dict[str, str] = {}
 
     def record(self, sandbox: str, container: str, request: CreateSandbox) -> None:
@@ -71,12 +81,13 @@ class Claims:
         Raises:
             OSError: it could not be written, so the container must not be given to it.
         """
-        self._records.write(sandbox, Claimed(container=container, request=request))
+        if self._succeeded:
+            self._records.write(sandbox, Claimed(container=container, request=request))
         self._container_of[sandbox] = container
 
     def drop(self, sandbox: str) -> None:
         """It has no container any more."""
-        if self._container_of.pop(sandbox, None) is not None:
+        if self._container_of.pop(sandbox, None) is not None and self._succeeded:
             self._records.drop(sandbox)
 
     def container_gone(self, container: str) -> None:

@@ -14,10 +14,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from gymbox_sandbox.lifecycle import CreateSandbox, Ended, QueueView, Route, SandboxView, fingerprint
+from gymbox_sandbox.lifecycle import CreateSandbox, Ended, Route, fingerprint
 
 from gymbox import logs
 from gymbox.controller.adoption import Adoption
@@ -26,6 +25,7 @@ from gymbox.controller.container import Container
 from gymbox.controller.containers import Containers
 from gymbox.controller.copies import Copies
 from gymbox.controller.groups import Groups
+from gymbox.controller.leases import Leases
 from gymbox.controller.line import Ticket
 from gymbox.controller.metrics import Metrics
 from gymbox.controller.pools import Pools
@@ -35,18 +35,13 @@ from gymbox.controller.settings import ControllerSettings
 from gymbox.controller.snapshots import Snapshots
 from gymbox.controller.state import StateDirectory
 from gymbox.controller.tokens import Tokens
+from gymbox.controller.tombstones import Tombstones
+from gymbox.controller.views import Views
+from gymbox.controller.ways_out import WaysOut
 from gymbox.environment import Environment
-from gymbox.errors import (
-    ConfigError,
-    Conflict,
-    Gone,
-    NotFound,
-    SandboxEnded,
-    Unavailable,
-)
+from gymbox.errors import ConfigError, Conflict, Gone, NotFound, SandboxEnded, Unavailable
 from gymbox.http import HttpClient
-from gymbox.network import Traffic, told, way_out
-from gymbox.providers import ModelsAt, SandboxProvider, lead_models, traffic_of
+from gymbox.providers import SandboxProvider
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +83,7 @@ class Sandboxes:
             age=settings.snapshot_age,
         )
         self.copies = Copies(self)
+        self.ways_out = WaysOut(provider, self.tokens, settings.models_url or proxy_url)
         self._containers = Containers(
             provider,
             state,
@@ -96,8 +92,9 @@ class Sandboxes:
             max_starting=settings.most_starting,
             idle=settings.idle,
             load=self.snapshots.load,
-            models=self._models_at,
+            models=self.ways_out.models_at,
         )
+        self.views = Views(self._containers, provider, routes, self.tokens, proxy_url)
         self.arrivals = Arrivals(
             settings.max_sandboxes,
             settings.max_waiting,
@@ -115,7 +112,8 @@ class Sandboxes:
             self.metrics.claimed,
         )
         self._live: dict[str, Sandbox] = {}
-        self._ended: OrderedDict[str, Sandbox] = OrderedDict()
+        self._leases = Leases(self.end)
+        self.tombstones = Tombstones(routes, settings.tombstones)
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Sandboxes:
@@ -127,8 +125,7 @@ class Sandboxes:
             await self._containers.close(stop_all=False)
             raise
         for id, (container, request, exact) in adoption.occupants.items():
-            place = self.arrivals.take(request)
-            sandbox = self._new(id, request, container.environment, container, place)
+            sandbox = self._new(id, request, container.environment, container, self.arrivals.take(request))
             sandbox.exact = exact
             self._ready(sandbox)
             log.info("adopted sandbox %s on %s", id, container.id)
@@ -147,8 +144,8 @@ class Sandboxes:
             if self._state.ephemeral or sandbox.container.started is None:
                 sandbox.error = Unavailable("this controller has shut down", retry_after=FULL_RETRY)
                 self.end(sandbox, Ended(cause="deleted", detail=f"sandbox {sandbox.id}: its controller has ended"))
-            elif sandbox.timer is not None:
-                sandbox.timer.cancel()
+            else:
+                self._leases.stop(sandbox)
         while self._leaving:
             await asyncio.wait(self._leaving)
         await self._containers.close(stop_all=self._state.ephemeral)
@@ -182,7 +179,7 @@ class Sandboxes:
         def usable() -> Environment:
             if id in self._live:  # made by a group, which was admitted while this one stood in line
                 raise Conflict(f"sandbox {id} exists and was asked for with another request")
-            self.unused(id)
+            self.tombstones.refuse(id)
             return self.admissible(request.environment, environment, snapshot=request.snapshot)
 
         sandbox = await self.arrivals.admitted(
@@ -219,7 +216,7 @@ class Sandboxes:
         Raises:
             NotFound: there is none of that id.
         """
-        sandbox = self._live.get(id) or self._ended.get(id)
+        sandbox = self._live.get(id) or self.tombstones.get(id)
         if sandbox is None:
             raise NotFound(f"there is no sandbox {id!r}")
         return sandbox
@@ -227,14 +224,9 @@ class Sandboxes:
     def __contains__(self, id: str) -> bool:
         return id in self._live
 
-    def is_used_up(self, id: str) -> bool:
-        """Whether a sandbox of that id has ended, so that none can be created."""
-        before = self._ended.get(id)
-        return before is not None and before.error is None
-
     def all(self) -> list[Sandbox]:
         """Those that live, oldest first, and then those that have ended."""
-        return [*self._live.values(), *self._ended.values()]
+        return [*self._live.values(), *self.tombstones]
 
     def renew(self, id: str, lease: float | None = None) -> Sandbox:
         """Let it live for another `lease` seconds (default: what it was created with).
@@ -246,7 +238,7 @@ class Sandboxes:
         sandbox = self.get(id)
         if sandbox.ended is not None:
             raise SandboxEnded(sandbox.ended)
-        self._renew(sandbox, lease or sandbox.lease)
+        self._leases.renew(sandbox, lease or sandbox.lease)
         return sandbox
 
     async def delete(self, id: str) -> None:
@@ -263,85 +255,6 @@ class Sandboxes:
         if sandbox.ended is not None:
             return
         await asyncio.shield(self.end(sandbox, Ended(cause="deleted", detail=f"sandbox {id} was deleted")))
-
-    async def logs(self, id: str, tail: int = 100) -> str:
-        """The last lines that its container printed; of one that has ended, those that were kept.
-
-        Raises:
-            NotFound: there is none of that id.
-        """
-        sandbox = self.get(id)
-        if sandbox.ended is not None:
-            return "".join(sandbox.ended.logs.splitlines(keepends=True)[-tail:])
-        return "" if sandbox.container.started is None else await self._containers.logs(sandbox.container, tail)
-
-    def traffic(self, id: str) -> Traffic:
-        """What it was let through to and refused; of one that has ended while its provider remembers.
-
-        Raises:
-            NotFound: there is none of that id.
-        """
-        return traffic_of(self.provider, self.get(id).container.id)
-
-    def lead_models(self, sandbox: Sandbox, url: str, key: str) -> None:
-        """Send its model calls to the one model at `url` from now on, where its network lets them out. Sandboxes that
-        share a container cannot be told apart by their calls, so these stay with the proxy's models."""
-        if sandbox.container.capacity == 1:
-            lead_models(self.provider, sandbox.container.id, ModelsAt(url, key, one=True))
-
-    def models_unanswered(self, sandbox: Sandbox) -> int:
-        """Its model calls that got no answer, since the last that got one, where they can be told from others'."""
-        if sandbox.container.capacity > 1:
-            return 0
-        return traffic_of(self.provider, sandbox.container.id).models_unanswered
-
-    def status(self, sandbox: Sandbox) -> str:
-        """`queued`, `starting`, `ready` (its route is in), `paused` or `ended`."""
-        if sandbox.ended is not None:
-            return "ended"
-        if sandbox.routed is not None and self._routes.has_taken(sandbox.routed):
-            return "paused" if sandbox.container.paused else "ready"
-        return "starting" if "queued" in sandbox.container.times else "queued"
-
-    def view(self, sandbox: Sandbox, *, tokens: bool = True) -> SandboxView:
-        """What is told about it."""
-        now, container = time.monotonic(), sandbox.container
-        expires = sandbox.expires if sandbox.settled.is_set() else now + sandbox.lease
-        return SandboxView.model_validate(
-            {
-                "id": sandbox.id,
-                "environment": sandbox.environment.name,
-                "status": self.status(sandbox),
-                "network": told(sandbox.environment.manifest.network),
-                "provider": self.provider.name,
-                "image": container.started.image if container.started else None,
-                "container": container.id,
-                "url": self.proxy_url and f"{self.proxy_url}/sandboxes/{sandbox.id}",
-                "tokens": self.tokens.of(sandbox.id) if tokens else None,
-                "labels": sandbox.request.labels,
-                "created_at": sandbox.created_at,
-                "expires_at": time.time() + expires - now,
-                "phases": sandbox.phases,
-                "queue": None if sandbox.ended else self._containers.queue_place(container),
-                "snapshot": sandbox.request.snapshot,
-                "group": sandbox.group,
-                "ended": sandbox.ended,
-            }
-        )
-
-    async def learn_resets(self, sandboxes: Iterable[Sandbox]) -> None:
-        """Ask the servers of those that are not known to have been reset; what one does not tell stays unknown."""
-        asking = [each for each in sandboxes if each.routed and each.ended is None and each.reset is None]
-        containers = {each.container for each in asking}
-        told = dict(zip(containers, await asyncio.gather(*map(self._containers.resets, containers)), strict=True))
-        now = time.monotonic()
-        for each in asking:
-            if (ago := told[each.container].get(each.route.session)) is not None:
-                each.reset = now - ago
-
-    def line(self) -> list[QueueView]:
-        """The runs that have places or wait for them, those that wait longest first."""
-        return list(self.arrivals.view())
 
     @property
     def waiting(self) -> int:
@@ -377,15 +290,6 @@ class Sandboxes:
 
     # --- decisions
 
-    def unused(self, id: str) -> None:
-        """
-        Raises:
-            Gone: a sandbox of that id has ended, and was not one whose start failed.
-        """
-        before = self._ended.get(id)
-        if before is not None and before.ended is not None and before.error is None:
-            raise Gone(f"sandbox {id} has ended: {before.ended.detail}", ended=before.ended.model_dump(mode="json"))
-
     def admissible(self, name: str, given: Environment | None = None, *, snapshot: str | None = None) -> Environment:
         """The environment of that name, unless it is given, of which sandboxes may be made now, with what they begin
         with.
@@ -406,7 +310,7 @@ class Sandboxes:
 
     def admit(self, id: str, request: CreateSandbox, environment: Environment, place: Ticket, asked: float) -> Sandbox:
         """Make the sandbox, which was asked for then, on the monotonic clock; the place is its own from now on."""
-        self._ended.pop(id, None)
+        self.tombstones.drop(id)
         self.pools.foresee(request)
         container, claimed = self._containers.shared(request, id, environment), False
         if container is None and request.snapshot is None:  # of a pool's, none has begun with one
@@ -426,23 +330,19 @@ class Sandboxes:
     def _new(
         self, id: str, request: CreateSandbox, environment: Environment, container: Container, place: Ticket
     ) -> Sandbox:
-        tokens, way = self.tokens.of(id), way_out(environment.manifest.network)
+        tokens = self.tokens.of(id)
         route = Route(
             sandbox=id,
             session=id if container.capacity > 1 else "",
             tools_token=fingerprint(tokens.tools),
             control_token=fingerprint(tokens.control),
-            models_token=fingerprint(self.tokens.of_models(container.id)) if way and way.models else "",
+            models_token=self.ways_out.models_token(container),
         )
         sandbox = Sandbox(id, essence(request, id), environment, container, route, place)
         self._live[id] = sandbox
-        self._renew(sandbox, request.lease or self.settings.lease)
+        self._leases.renew(sandbox, request.lease or self.settings.lease)
         self.metrics.created.labels(environment.name).inc()
         return sandbox
-
-    def _models_at(self, container: str) -> ModelsAt | None:
-        url = self.settings.models_url or self.proxy_url
-        return ModelsAt(url, self.tokens.of_models(container)) if url else None
 
     def _ready(self, sandbox: Sandbox) -> None:
         started = sandbox.container.started
@@ -451,9 +351,7 @@ class Sandboxes:
             update={"socket": started.socket, "address": started.address, "paused": sandbox.container.paused}
         )
         sandbox.routed = self._routes.put(sandbox.route)
-        if (allowed := sandbox.environment.manifest.timeouts.task) is not None:
-            sandbox.deadline = time.monotonic() + allowed - sandbox.container.age
-        self._renew(sandbox, sandbox.lease)
+        self._leases.begin(sandbox)
         sandbox.settled.set()
         self.metrics.ready(sandbox)
 
@@ -478,23 +376,6 @@ class Sandboxes:
                 found.setdefault(sandbox.request.snapshot, []).append(sandbox.id)
         return found
 
-    def _renew(self, sandbox: Sandbox, lease: float) -> None:
-        if sandbox.timer is not None:
-            sandbox.timer.cancel()
-        now = time.monotonic()
-        sandbox.lease, sandbox.expires = lease, min(now + lease, sandbox.deadline)
-        if sandbox.routed is not None:  # what it waits in line does not count
-            sandbox.timer = asyncio.get_running_loop().call_later(sandbox.expires - now, self._expire, sandbox)
-
-    def _expire(self, sandbox: Sandbox) -> None:
-        if sandbox.expires == sandbox.deadline:
-            allowed = sandbox.environment.manifest.timeouts.task
-            detail = f"sandbox {sandbox.id} has lived for the {allowed:g} s that it may (timeouts.task)"
-            self.end(sandbox, Ended(cause="timeout", detail=detail))
-        else:
-            detail = f"nobody renewed sandbox {sandbox.id} for {sandbox.lease:g} s"
-            self.end(sandbox, Ended(cause="expired", detail=detail))
-
     def end(self, sandbox: Sandbox, ended: Ended) -> asyncio.Task[None]:
         """It is no more, for this cause. Returns: its removal, under way."""
         with logs.about(sandbox=sandbox.id):
@@ -503,9 +384,8 @@ class Sandboxes:
         del self._live[sandbox.id]
         self.arrivals.leave(sandbox.place)
         self.pools.poke()
-        if sandbox.timer is not None:
-            sandbox.timer.cancel()
-        self._bury(sandbox)
+        self._leases.stop(sandbox)
+        self.tombstones.put(sandbox)
         sandbox.settled.set()
         sandbox.over.set()
         self.groups.ended(sandbox)
@@ -515,16 +395,5 @@ class Sandboxes:
         task.add_done_callback(self._leaving.discard)
         return task
 
-    def _bury(self, sandbox: Sandbox) -> None:
-        """Remember it, and forget the oldest of those remembered."""
-        self._ended[sandbox.id] = sandbox
-        # without what untrusted code printed: who holds but a tools token is not told that
-        ended = sandbox.ended and sandbox.ended.model_copy(update={"logs": ""})
-        self._routes.put(sandbox.route.model_copy(update={"socket": None, "address": None, "ended": ended}))
-        while len(self._ended) > self.settings.tombstones:
-            oldest, _ = self._ended.popitem(last=False)
-            self._routes.drop(oldest)
-
     def _on(self, container: Container) -> list[Sandbox]:
-        found = [self._live.get(id) for id in container.sandboxes]
-        return [sandbox for sandbox in found if sandbox is not None and sandbox.container is container]
+        return [one for id in container.sandboxes if (one := self._live.get(id)) and one.container is container]

@@ -25,17 +25,17 @@ def add_snapshots(app: FastAPI, sandboxes: Sandboxes) -> None:
     async def fork(id: str, request: ForkSandbox) -> list[SandboxView]:
         """Make `n` sandboxes that begin where this one is, all or none; answered when all are ready. With an id of
         the caller's, the same request again gives the same sandboxes."""
-        return [sandboxes.view(sandbox) for sandbox in await sandboxes.copies.fork(id, request)]
+        return [sandboxes.views.of(sandbox) for sandbox in await sandboxes.copies.fork(id, request)]
 
     @app.post("/sandboxes/{id}/pause", tags=["snapshots"], responses=refusals)
     async def pause(id: str) -> SandboxView:
         """Hold all its processes. Calls of it are refused with 409 meanwhile; its lease goes on and can be renewed."""
-        return sandboxes.view(await sandboxes.copies.pause(id))
+        return sandboxes.views.of(await sandboxes.copies.pause(id))
 
     @app.post("/sandboxes/{id}/unpause", tags=["snapshots"], responses=refusals)
     async def unpause(id: str) -> SandboxView:
         """Let a paused sandbox go on; one that is not paused is fine."""
-        return sandboxes.view(await sandboxes.copies.unpause(id))
+        return sandboxes.views.of(await sandboxes.copies.unpause(id))
 
     @app.get("/snapshots", tags=["snapshots"])
     async def list_snapshots(environment: str | None = None) -> list[SnapshotView]:

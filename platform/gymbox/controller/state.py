@@ -92,7 +92,7 @@ class StateDirectory:
     @cached_property
     def claims(self) -> Claims:
         """Which containers of pools, and of those that sandboxes share, are whose."""
-        return Claims(Records(self.path / _CLAIMS, Claimed))
+        return Claims(Records(self.path / _CLAIMS, Claimed), succeeded=not self.ephemeral)
 
     @cached_property
     def groups(self) -> Records[CreateGroup]:

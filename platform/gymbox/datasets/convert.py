@@ -104,7 +104,7 @@ def _parquet(rows: Path, target: Path) -> None:
     encoded = [name for name in kinds if name not in plain]
     schema = arrow.schema(
         [(name, arrow.type_for_alias(plain.get(name, "string"))) for name in kinds],
-        metadata={JSON_COLUMNS: json.dumps(encoded).encode()},
+        metadata={JSON_COLUMNS: json.dumps(encoded)},
     )
     with parquet.ParquetWriter(target, schema, compression="zstd") as file:
         for group in batched(_lines(rows), _GROUP):

@@ -32,8 +32,8 @@ from gymbox.row_check import MAX_ROW_BYTES, RowCheck
 HUB = "hf:"
 JSON_FIELDS = ("messages", "tools", "responses_create_params", "verifier_metadata", "agent_ref")
 """Cells of these columns that begin like an object or a list are JSON, where the source has only text."""
-JSON_COLUMNS = b"gymbox.json_columns"
-"""Key of a Parquet file's metadata: the columns that hold JSON as text."""
+JSON_COLUMNS, JSON_LIST_COLUMNS = "gymbox.json_columns", "gymbox.json_list_columns"
+"""Keys of a Parquet file's metadata: the columns that hold JSON as text, and those that hold lists of such texts."""
 _SUFFIXES = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -176,19 +176,24 @@ def _parquet(source: Source, faults: Faults) -> Iterator[tuple[int, dict[str, An
     try:
         with parquet.ParquetFile(source.path) as file:
             metadata = file.schema_arrow.metadata or {}
-            encoded = json.loads(metadata.get(JSON_COLUMNS, b"[]"))
+            read = {name: _texts_read for name in json.loads(metadata.get(JSON_LIST_COLUMNS.encode(), b"[]"))}
+            read |= {name: json.loads for name in json.loads(metadata.get(JSON_COLUMNS.encode(), b"[]"))}
             rows = (row for batch in file.iter_batches(_BATCH) for row in batch.to_pylist())
             for number, row in enumerate(rows, 1):
                 yield (
                     number,
                     {
-                        name: _Json(json.loads(value)) if name in encoded and value is not None else value
+                        name: _Json(read[name](value)) if name in read else value
                         for name, value in row.items()
-                        if not (name in encoded and value is None)
+                        if not (name in read and value is None)
                     },
                 )
     except (arrow.ArrowException, OSError, ValueError) as error:
         raise ConfigError(f"{source.name} cannot be read as Parquet: {error}") from error
+
+
+def _texts_read(texts: list[str]) -> list[Any]:
+    return [json.loads(text) for text in texts]
 
 
 def _folder(source: Source, faults: Faults) -> Iterator[tuple[int, dict[str, Any]]]:

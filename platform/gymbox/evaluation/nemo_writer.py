@@ -93,7 +93,7 @@ def _numbering(reader: RunReader) -> Numbering:
             raise ConfigError(f"{reader.path} is no run of gymbox, so there is nothing to convert")
         highest[rollout.environment] = max(highest.get(rollout.environment, -1), rollout.index)
         agents.setdefault(rollout.agent or rollout.environment, set()).add(rollout.environment)
-    told = (reader.manifest.inputs.get("environments") or {}) if reader.manifest else {}
+    told = reader.inputs.get("environments") or {}
     rows = {name: (told.get(name) or {}).get("rows") for name in {**told, **highest}}
     for agent in reader.agents:  # also of what it has not come to yet, so that names stay as they are
         agents.setdefault(agent, set()).update(rows)

@@ -108,16 +108,16 @@ def planned_of(reader: RunReader, *, of_each_agent: bool = False) -> dict[str, P
     """
     if not of_each_agent and (given := reader.given()):
         return {name: Planned(len(tasks), max(tasks.values()), tasks) for name, tasks in given.items()}
-    if reader.manifest is None or not reader.manifest.inputs.get("environments"):
+    if not reader.inputs.get("environments"):
         return {}
     of_each_agent = of_each_agent or reader.share_of is not None
     if of_each_agent and not reader.crossed:
         return {}
-    runner = reader.manifest.inputs.get("runner") or {}
+    runner = reader.inputs.get("runner") or {}
     kept = {name: runner[name] for name in ("limit", "repeats", "shard") if runner.get(name) is not None}
     settings, planned = RunnerSettings.model_validate(kept), {}
     times = len(reader.agents) if reader.crossed and not of_each_agent else 1
-    for name, told in reader.manifest.inputs["environments"].items():
+    for name, told in reader.inputs["environments"].items():
         if "rows" in told:
             tasks = settings.of_shard(range(settings.tasks_of(name, told["rows"])))
             planned[name] = Planned(len(tasks), settings.repeats_of(name) * times)

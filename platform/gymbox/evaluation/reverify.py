@@ -101,7 +101,7 @@ async def reverified(
         WriteFailed: a result could not be written.
     """
     planned = sum(1 for _ in reader)
-    before = reader.manifest.inputs if reader.manifest else inputs_of(reader)
+    before = reader.inputs if reader.manifest else inputs_of(reader)
     run = reader.manifest.run if reader.manifest else reader.name
     then = {name: dict((before.get("environments") or {}).get(name) or {}) for name in environments}
     inputs = {

@@ -27,6 +27,7 @@ from gymbox.evaluation.nemo_layout import (
     from_nemo,
     nemo_files,
 )
+from gymbox.evaluation.renames import with_names
 from gymbox.results import FAILURES, ROLLOUTS, manifest_in
 from gymbox.rollout import RolloutResult
 from gymbox.runner_settings import DEFAULT_AGENT
@@ -111,7 +112,8 @@ class RunReader:
             names: what to call an environment, by the name that it has there.
 
         Raises:
-            ConfigError: there is no such run or file, or its manifest is damaged; or the run has no such agent.
+            ConfigError: there is no such run or file, or its manifest is damaged; or the run has no such agent; or two
+                of its environments would have one name.
         """
         self.path = path
         self.agent = agent
@@ -126,6 +128,11 @@ class RunReader:
         self.manifest = manifest_in(path)
         if agent is not None and agent not in self._all_agents():
             raise ConfigError(f"{path} has no agent {agent!r}; {nearest(agent, self._all_agents())}")
+        try:
+            self.inputs = with_names(self.manifest.inputs if self.manifest else {}, self.names)
+            """The manifest's, its environments by the names that they have here; empty where there is none."""
+        except ValueError as error:
+            raise ConfigError(f"{path}: {error}") from error
 
     @property
     def name(self) -> str:
@@ -158,8 +165,7 @@ class RunReader:
 
     def dataset_of(self, environment: str) -> str | None:
         """Digest of the tasks that an environment's rollouts were planned from; None where no manifest tells."""
-        told = (self.manifest.inputs.get("environments") or {}) if self.manifest else {}
-        return (told.get(environment) or {}).get("dataset")
+        return ((self.inputs.get("environments") or {}).get(environment) or {}).get("dataset")
 
     def given(self) -> dict[str, Counter[str]]:
         """Of NeMo Gym's files: the rollouts there should be of each task, by environment; empty where they do not

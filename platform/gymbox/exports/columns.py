@@ -1,7 +1,10 @@
 """Columns: rows as Parquet, compressed by zstd, one batch in memory at a time.
 
 What has no fixed shape is JSON by Arrow's own type, so that each value stays as it was; as Arrow's objects, each would
-get the fields of all. `datasets` (4.7 or newer) gives objects back; pandas, DuckDB and others have JSON text.
+get the fields of all. `datasets` (4.7 or newer) gives objects back; pandas, DuckDB and others have JSON text. Which
+columns these are stands in the schema's metadata: under `gymbox.json_columns` those that are one JSON text, under
+`gymbox.json_list_columns` those that are a list of them. A column's type is told by its kind and never found in its
+values, so files of the same columns have the same schema and can be read as one, whatever is null or empty in them.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gymbox.datasets.sources import JSON_COLUMNS, needed
+from gymbox.datasets.sources import JSON_COLUMNS, JSON_LIST_COLUMNS, needed
 
 JSON, JSONS, TOKENS = "json", "jsons", "tokens"
 """Kinds of columns that are not plain: a JSON value, a list of them, a list of token ids."""
@@ -30,20 +33,21 @@ def write_parquet(batches: Iterable[Sequence[Mapping[str, Any]]], columns: Colum
 
     Raises:
         ConfigError: pyarrow is not installed.
-        ValueError: JSON or the column has no such value.
+        ValueError: JSON or the column has no such value; says which column.
     """
     arrow, parquet = needed("pyarrow"), needed("pyarrow.parquet")
     types = {name: _type(arrow, kind) for name, kind in columns.items()}
     features = {name: _feature(kind) for name, kind in columns.items()}
     told = {
         "huggingface": json.dumps({"info": {"features": features}}),
-        JSON_COLUMNS.decode(): json.dumps([name for name, kind in columns.items() if kind == JSON]),
+        JSON_COLUMNS: json.dumps([name for name, kind in columns.items() if kind == JSON]),
+        JSON_LIST_COLUMNS: json.dumps([name for name, kind in columns.items() if kind == JSONS]),
     }
     schema = arrow.schema(types.items(), metadata=told)
     count = 0
     with parquet.ParquetWriter(target, schema, compression="zstd") as file:
         for rows in batches:
-            arrays = [_array(arrow, [row.get(name) for row in rows], kind) for name, kind in columns.items()]
+            arrays = [_array(arrow, name, [row.get(name) for row in rows], kind) for name, kind in columns.items()]
             file.write_table(arrow.Table.from_arrays(arrays, schema=schema))
             count += len(rows)
     return count
@@ -64,14 +68,22 @@ def _feature(kind: str) -> dict[str, Any]:
     return {"_type": "Json"} if kind == JSON else {"dtype": kind, "_type": "Value"}
 
 
-def _array(arrow: Any, cells: list[Any], kind: str) -> Any:
+def _array(arrow: Any, name: str, cells: list[Any], kind: str) -> Any:
+    try:
+        return _column(arrow, cells, kind)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _column(arrow: Any, cells: list[Any], kind: str) -> Any:
     if kind == JSON:
         texts = arrow.array([None if cell is None else _text(cell) for cell in cells], arrow.string())
         return arrow.ExtensionArray.from_storage(arrow.json_(), texts)
     if kind == JSONS:
-        lists = arrow.array([[_text(each) for each in cell] for cell in cells], arrow.list_(arrow.string()))
+        texts = [None if cell is None else [_text(each) for each in cell] for cell in cells]
+        lists = arrow.array(texts, arrow.list_(arrow.string()))
         values = arrow.ExtensionArray.from_storage(arrow.json_(), lists.values)
-        return arrow.ListArray.from_arrays(lists.offsets, values)
+        return arrow.ListArray.from_arrays(lists.offsets, values, mask=lists.is_null())
     return arrow.array(cells, _type(arrow, kind))
 
 

@@ -27,6 +27,7 @@ from typing import Any
 
 from gymbox.datasets.files import Written, digest_of, new_file
 from gymbox.errors import ConfigError
+from gymbox.evaluation.line_shape import object_in
 from gymbox.evaluation.rollouts import Rollout, RunReader, row_of
 from gymbox.exports.columns import JSON, json_text, plain_text, write_parquet
 from gymbox.row_check import PARAMS
@@ -77,7 +78,7 @@ def write_table(runs: Sequence[RunReader], target: Path, *, rows: bool) -> int:
     try:
         count = write_parquet(_batches(_records(runs)), columns, target)
     except (ValueError, TypeError, OverflowError) as error:
-        raise ConfigError(f"a rollout has a value that its column cannot hold: {error}") from error
+        raise ConfigError(f"a rollout has a value that its column cannot hold, in {error}") from error
     if not count:
         raise ConfigError(f"{', '.join(str(run.path) for run in runs)}: there are no rollouts")
     return count
@@ -86,7 +87,7 @@ def write_table(runs: Sequence[RunReader], target: Path, *, rows: bool) -> int:
 def record_of(rollout: Rollout, run: str) -> dict[str, Any]:
     """One row of the table, with Python objects in its JSON columns."""
     line = rollout.line
-    error, response = line.get("error") or {}, line.get("response") or {}
+    error, response = object_in(line, "error"), object_in(line, "response")
     row = row_of(line)
     request = row.pop(PARAMS, None)
     return {

@@ -9,7 +9,7 @@ from typing import Any
 from gymbox.evaluation.compare import Comparison, Difference, SubsetDifference
 from gymbox.evaluation.summary import Figures, Summary, TaskFigures
 from gymbox.evaluation.tallies import Spread
-from gymbox.reports.page import printable
+from gymbox.printable import printable
 from gymbox.reports.report import Report, RunReport
 
 SHOWN = 50
@@ -34,7 +34,7 @@ def markdown(report: Report) -> str:
 
 def told(text: object) -> str:
     """Anything as text of which Markdown takes no character for its own, on one line."""
-    line = printable(str(text))
+    line = printable(str(text), None)
     return "".join(f"\\{character}" if character in _SPECIAL else character for character in line)
 
 

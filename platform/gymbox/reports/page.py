@@ -12,12 +12,12 @@ import base64
 import hashlib
 import html
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import BinaryIO
 
+from gymbox.printable import printable
 from gymbox.reports.embedded import Embedded, pack
 from gymbox.reports.report import Report
 from gymbox.reports.sources import Source
@@ -32,7 +32,6 @@ SCRIPTS = (
 STYLES = ("page", "figures", "table", "reader", "media")
 MARGIN = 64 * 1024
 """Bytes kept free for what is between the packed parts."""
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def _shell(title: str) -> tuple[bytes, bytes, bytes]:
     script = f'(() => {{\n"use strict";\n{script}}})();\n'
     page = (assets / "page.html").read_text("utf-8")
     policy = "; ".join(_policy(style, script))
-    for name, content in (("policy", policy), ("title", html.escape(printable(title))), ("style", style)):
+    for name, content in (("policy", policy), ("title", html.escape(printable(title, None))), ("style", style)):
         page = page.replace(f"<!-- {name} -->", content)
     head, _, rest = page.partition("<!-- data -->")
     before, _, after = rest.partition("<!-- script -->")
@@ -118,8 +117,3 @@ def _data(name: str, packed: bytes) -> bytes:
 
 def _json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-
-
-def printable(text: str) -> str:
-    """On one line, with escapes for control, direction and broken characters."""
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)

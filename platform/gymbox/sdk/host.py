@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from gymbox_sandbox.lifecycle import PoolSettings, PoolView
+
 from gymbox.config import component, compose
+from gymbox.controller.pools import Pools
 from gymbox.controller.settings import ControllerSettings
 from gymbox.embedded import EmbeddedController
 from gymbox.environment import Catalog, Environment
-from gymbox.errors import ConfigError, nearest
+from gymbox.errors import ConfigError, Invalid, nearest
 from gymbox.http import HttpClient
 from gymbox.providers import SandboxProvider
 from gymbox.runs.places import Places
@@ -20,7 +23,7 @@ from gymbox.sandbox_client import SandboxClient
 
 ProviderChoice = SandboxProvider | str
 
-_HOSTS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, _Host]] = WeakKeyDictionary()
+_HOSTS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, Host]] = WeakKeyDictionary()
 """By loop, then by what was asked for: sandboxes that know nothing of one another find the same controller."""
 
 
@@ -40,7 +43,7 @@ class _Asked(Catalog):
         return self.known[name]
 
 
-class _Host:
+class Host:
     """A controller that is opened by the first who needs it and closed by the last."""
 
     def __init__(self, provider: ProviderChoice, places: Places) -> None:
@@ -83,9 +86,37 @@ class _Host:
         self._catalog.known[environment.name] = environment
         return self._controller.sandbox(environment)
 
+    @contextmanager
+    def pooled(self, environment: Environment, settings: PoolSettings) -> Iterator[None]:
+        """Keep a pool of an environment while the block lasts.
+
+        Raises:
+            ConfigError: it has one already, or there cannot be as many.
+        """
+        pools, name = self._pools(), environment.name
+        if any(view.environment == name and view.most for view in pools.views()):
+            raise ConfigError(f"environment {name!r} has a pool already: use that one for both")
+        self._catalog.known[name] = environment
+        try:
+            pools.put(name, settings)
+        except Invalid as error:
+            raise ConfigError(error.detail) from error
+        try:
+            yield
+        finally:
+            pools.put(name, PoolSettings())
+
+    def pool(self, environment: Environment) -> PoolView:
+        """What has become of its pool."""
+        return next(view for view in self._pools().views() if view.environment == environment.name)
+
+    def _pools(self) -> Pools:
+        assert self._controller is not None
+        return self._controller.sandboxes.pools
+
 
 @asynccontextmanager
-async def shared_host(provider: ProviderChoice, places: Places) -> AsyncIterator[_Host]:
+async def shared_host(provider: ProviderChoice, places: Places) -> AsyncIterator[Host]:
     """The controller of this event loop for this provider, open at least for as long as the block lasts. It is opened
     by who comes first; who leaves last removes what is left of its sandboxes.
 
@@ -95,7 +126,7 @@ async def shared_host(provider: ProviderChoice, places: Places) -> AsyncIterator
     """
     hosts = _HOSTS.setdefault(asyncio.get_running_loop(), {})
     key = (provider if isinstance(provider, str) else id(provider), places)
-    host = hosts.setdefault(key, _Host(provider, places))
+    host = hosts.setdefault(key, Host(provider, places))
     host.users += 1
     try:
         await host.open()

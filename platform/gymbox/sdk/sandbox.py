@@ -32,10 +32,13 @@ from gymbox.runs.reach import reach
 from gymbox.sandbox_client import SandboxClient
 from gymbox.sdk.collected import LARGE_OUTPUT, LARGE_STDIN, collected
 from gymbox.sdk.host import ProviderChoice, shared_host
-from gymbox.sdk.plain_environment import plain_environment
+from gymbox.sdk.plain_environment import PlainEnvironment, plain_environment
+from gymbox.sdk.pool import SandboxPool, of_its_own_kind
 from gymbox.sdk.trees import pack, unpack
 
 Content = str | bytes
+_OF_EACH = frozenset({"provider", "places", "cwd", "env", "timeout"})
+"""Arguments that say nothing of what a sandbox is made of."""
 
 
 class Sandbox:
@@ -115,6 +118,30 @@ class Sandbox:
             Problem, ConfigError: (on entering) the provider cannot be used.
         """
         return shared_host(provider, places or _here())
+
+    @staticmethod
+    def pool(image: str | None = None, *, size: int, ceiling: int | None = None, **settings: Any) -> SandboxPool:
+        """Keeps `size` sandboxes started while its block lasts, so that each that is asked for opens in milliseconds.
+
+        Args:
+            ceiling: how many may wait where more are asked for than `size`; default: four times as many.
+            settings: those of each Sandbox. A controller elsewhere has pools of its own: `gymbox pool set`.
+
+        Raises:
+            ConfigError: these arguments make no sandbox, or no pool; nothing was started.
+        """
+        if settings.get("controller") is not None:
+            raise ConfigError("controller= has pools of its own: `gymbox pool set ENVIRONMENT --target N` there")
+        first = Sandbox(image, **settings)
+        environment = first._environment
+        if isinstance(environment, PlainEnvironment):
+            environment = of_its_own_kind(environment)
+        kept = {name: value for name, value in settings.items() if name in _OF_EACH}
+
+        def make() -> Sandbox:
+            return Sandbox(environment=environment, **kept)
+
+        return SandboxPool(environment, make, first._provider, first._places, size=size, ceiling=ceiling)
 
     async def __aenter__(self) -> Self:
         """

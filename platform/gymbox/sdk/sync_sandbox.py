@@ -18,6 +18,7 @@ from gymbox.execution import ExecEvent, Execution
 from gymbox.runs.loop_thread import LoopThread
 from gymbox.sandbox_client import SandboxClient
 from gymbox.sdk.host import ProviderChoice
+from gymbox.sdk.pool import SandboxPool
 from gymbox.sdk.sandbox import Content, Sandbox
 
 Call = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -70,6 +71,24 @@ class SyncSandbox:
                 yield
         finally:
             _LOOP.give_back()
+
+    @staticmethod
+    @contextmanager
+    def pool(image: str | None = None, *, size: int, **settings: Any) -> Iterator[SyncSandboxPool]:
+        """See `Sandbox.pool`."""
+        pool = Sandbox.pool(image, size=size, **settings)
+        loop = _LOOP.take()
+        try:
+            with _entered(loop.call, pool):
+                yield SyncSandboxPool(pool, loop.call)
+        finally:
+            _LOOP.give_back()
+
+    @classmethod
+    def _of(cls, sandbox: Sandbox) -> Self:
+        made = cls.__new__(cls)
+        made._sandbox, made._loop = sandbox, None
+        return made
 
     def __enter__(self) -> Self:
         """See `Sandbox`."""
@@ -147,6 +166,22 @@ class SyncSandbox:
         if self._loop is not None:
             self._loop = None
             _LOOP.give_back()
+
+
+class SyncSandboxPool:
+    """See `SandboxPool`."""
+
+    def __init__(self, pool: SandboxPool, call: Call) -> None:
+        self._pool = pool
+        self._call = call
+
+    def sandbox(self) -> SyncSandbox:
+        """See `SandboxPool.sandbox`; to be opened by `with`."""
+        return SyncSandbox._of(self._pool.sandbox())
+
+    def filled(self) -> None:
+        """See `SandboxPool.filled`."""
+        self._call(self._pool.filled())
 
 
 class SyncExecution:

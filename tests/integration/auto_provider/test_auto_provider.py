@@ -65,4 +65,4 @@ async def test_a_controller_names_the_provider_that_was_chosen(
         EmbeddedController(without_docker(), catalog, state_folder, token, http) as controller,
         controller.sandbox(counter, id="one"),
     ):
-        assert controller.sandboxes.view(controller.sandboxes.get("one")).provider == "process"
+        assert controller.sandboxes.views.of(controller.sandboxes.get("one")).provider == "process"

@@ -63,7 +63,7 @@ async def test_two_runs_have_places_by_their_shares(
         before = big.done, small.done
         async with asyncio.timeout(120):
             while big.done + small.done < sum(before) + 48:
-                held.update({each.run: each.places for each in controller.sandboxes.line() if each.waiting})
+                held.update({each.run: each.places for each in controller.sandboxes.arrivals.view() if each.waiting})
                 await asyncio.sleep(0.05)
         rollouts = (big.done - before[0]) / max(1, small.done - before[1])
     finally:
@@ -95,7 +95,7 @@ async def test_low_priority_waits_behind_high_but_goes_on(
     high = Crew(client.of_run("high", "high", 1), counter, 16, 1000)
     try:
         await until_done(high, 16)
-        [places] = [each.places for each in controller.sandboxes.line() if each.run == "low"]
+        [places] = [each.places for each in controller.sandboxes.arrivals.view() if each.run == "low"]
         before = low.done
         assert places <= 2
         await until_done(low, before + 2)
@@ -113,7 +113,7 @@ async def test_who_hangs_up_leaves_the_line(
     tasks = [asyncio.create_task(one(number)) for number in range(PLACES + 3)]
 
     def waiting() -> Any:
-        return sum(each.waiting for each in controller.sandboxes.line())
+        return sum(each.waiting for each in controller.sandboxes.arrivals.view())
 
     async with asyncio.timeout(60):
         while waiting() < 3:  # noqa: ASYNC110

@@ -27,7 +27,8 @@ from gymbox.errors import (
     Unavailable,
 )
 from gymbox.http import HttpClient
-from gymbox.sandbox_client import Reach, SandboxClient
+from gymbox.sandbox_calls import Reach
+from gymbox.sandbox_client import SandboxClient
 from gymbox_sandbox.lifecycle import Ended, SandboxTokens, SandboxView
 from gymbox_sandbox.wire import ExecRequest
 

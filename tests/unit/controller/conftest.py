@@ -35,6 +35,9 @@ class InProcessContainer:
         self.sessions: set[str] = set()
         self.ended_sessions: list[str] = []
         self.refuse_to_end_sessions = False
+        self.requests_to_end = 0
+        self.may_end_sessions = asyncio.Event()
+        self.may_end_sessions.set()
         self.healthz_delay = 0.0
         self.on_healthz: Callable[[], Any] = lambda: None
         self.socket = str(spec.directory / "server.sock")
@@ -42,7 +45,7 @@ class InProcessContainer:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_post("/reset", self._reset)
         app.router.add_get("/sessions", self._sessions)
-        app.router.add_delete("/session", self._end_session)
+        app.router.add_delete("/sessions", self._end_sessions)
         self._runner = web.AppRunner(app)
 
     async def start(self) -> None:
@@ -66,12 +69,14 @@ class InProcessContainer:
     async def _sessions(self, _: web.Request) -> web.Response:
         return web.json_response({"sessions": sorted(self.sessions), "resets": dict.fromkeys(self.sessions, 0.5)})
 
-    async def _end_session(self, request: web.Request) -> web.Response:
+    async def _end_sessions(self, request: web.Request) -> web.Response:
+        self.requests_to_end += 1
+        await self.may_end_sessions.wait()
         if self.refuse_to_end_sessions:
             return web.Response(status=500)
-        session = request.headers.get(SESSION_HEADER, "")
-        self.sessions.discard(session)
-        self.ended_sessions.append(session)
+        ended = (await request.json())["sessions"]
+        self.sessions.difference_update(ended)
+        self.ended_sessions += ended
         return web.Response(status=204)
 
 

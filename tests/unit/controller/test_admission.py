@@ -92,7 +92,7 @@ async def test_who_is_refused_is_told_where_it_would_stand_and_when_to_come_back
         assert refused.value.retry_after == max(0.5, queue["expected_seconds"])
         assert refused.value.to_wire()["queue"] == queue
 
-        [line] = sandboxes.line()
+        [line] = sandboxes.arrivals.view()
         assert line.next is not None and line.next.position == 0 and line.next.expected_seconds > 0
         for task in waiting:
             task.cancel()
@@ -106,11 +106,11 @@ async def test_one_in_line_to_be_started_is_shown_where_it_stands(controller, pr
             await sandboxes.create(asked(f"s{number}", wait=False))
         await until(lambda: len(provider.starts) == 2)
 
-        views = [sandboxes.view(sandboxes.get(f"s{number}")) for number in range(4)]
+        views = [sandboxes.views.of(sandboxes.get(f"s{number}")) for number in range(4)]
         assert [view.queue and view.queue.position for view in views] == [None, None, 0, 1]
         assert views[2].queue.expected_seconds < views[3].queue.expected_seconds
         await sandboxes.delete("s3")
-        assert sandboxes.view(sandboxes.get("s3")).queue is None
+        assert sandboxes.views.of(sandboxes.get("s3")).queue is None
         provider.may_start.set()
 
 
@@ -127,7 +127,7 @@ async def test_the_wait_for_a_place_counts_as_queued(controller):
         waited = time.monotonic() - began
         await sandboxes.delete("s0")
 
-        phases = sandboxes.view(await waiting).phases
+        phases = sandboxes.views.of(await waiting).phases
         assert round(waited, 6) <= phases.queued <= phases.ready
         assert phases.claimed is None
 
@@ -135,21 +135,21 @@ async def test_the_wait_for_a_place_counts_as_queued(controller):
 async def test_the_reset_is_learnt_from_the_server(controller, provider):
     async with controller() as sandboxes:
         sandbox = await sandboxes.create(asked("s0"))
-        await sandboxes.learn_resets([sandbox])
-        assert sandboxes.view(sandbox).phases.reset is None
+        await sandboxes.views.learn_resets([sandbox])
+        assert sandboxes.views.of(sandbox).phases.reset is None
 
         provider.containers[sandbox.container.id].sessions.add("")
         sandbox.created -= 1
         began = time.monotonic()
-        await sandboxes.learn_resets(sandboxes.all())
+        await sandboxes.views.learn_resets(sandboxes.all())
         # the server says that it was half a second ago
         earliest, latest = (round(now - 0.5 - sandbox.created, 6) for now in (began, time.monotonic()))
-        assert earliest <= sandboxes.view(sandbox).phases.reset <= latest
+        assert earliest <= sandboxes.views.of(sandbox).phases.reset <= latest
 
 
 async def test_a_server_that_does_not_tell_its_resets_leaves_them_unknown(controller, provider):
     async with controller() as sandboxes:
         sandbox = await sandboxes.create(asked("s0"))
         await provider.containers[sandbox.container.id]._runner.cleanup()
-        await sandboxes.learn_resets([sandbox])
-        assert sandboxes.view(sandbox).phases.reset is None
+        await sandboxes.views.learn_resets([sandbox])
+        assert sandboxes.views.of(sandbox).phases.reset is None

@@ -86,7 +86,7 @@ async def test_a_server_that_answers_endlessly_is_not_listened_to(controller, pr
     monkeypatch.setattr("tests.unit.controller.conftest.InProcessContainer._healthz", much)
     async with controller() as sandboxes:
         sandbox = await sandboxes.create(asked("s1"))
-        await sandboxes.learn_resets([sandbox])
+        await sandboxes.views.learn_resets([sandbox])
         assert sandbox.reset is None
     async with controller() as sandboxes:
         assert sandboxes.all() == [] and provider.stops == [sandbox.container.id]

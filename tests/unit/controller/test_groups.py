@@ -94,7 +94,7 @@ async def test_all_places_are_given_at_once_or_none(controller):
         await sandboxes.delete("a")
         await waiting
         await sandboxes.delete("b")
-        assert sandboxes.status(await late) == "ready"
+        assert sandboxes.views.status(await late) == "ready"
 
 
 async def test_two_groups_that_do_not_fit_together_do_not_hold_each_other_up(controller):
@@ -238,7 +238,7 @@ async def test_a_group_of_which_one_ends_before_the_last_is_ready_is_not_complet
         await until(lambda: sandboxes.pools.views()[0].ready == 1)
         provider.may_start.clear()
         making = asyncio.create_task(sandboxes.groups.create(group(n=2)))
-        await until(lambda: "g.0" in sandboxes and sandboxes.status(sandboxes.get("g.0")) == "ready")
+        await until(lambda: "g.0" in sandboxes and sandboxes.views.status(sandboxes.get("g.0")) == "ready")
         await provider.end(sandboxes.get("g.0").container.id, "exited")
         provider.may_start.set()
         with pytest.raises(SandboxEnded, match="exited"):

@@ -46,7 +46,7 @@ async def test_a_request_is_given_a_container_that_was_started_before(controller
         before = list(provider.starts)
         sandbox = await sandboxes.create(asked("s1"))
 
-        told = sandboxes.view(sandbox)
+        told = sandboxes.views.of(sandbox)
         assert told.container in before
         assert told.status == "ready" and table["s1"].socket == provider.containers[told.container].socket
         assert (told.phases.queued, told.phases.ready) == (0, 0)
@@ -97,7 +97,7 @@ async def test_a_container_of_a_shared_environment_takes_several_sandboxes(contr
 
         assert first.container is second.container
         assert view(sandboxes, "shared").hits == 1
-        assert sandboxes.view(second).phases.claimed is None
+        assert sandboxes.views.of(second).phases.claimed is None
 
 
 async def test_what_cannot_be_noted_is_not_given_and_the_request_is_served_all_the_same(
@@ -114,7 +114,7 @@ async def test_what_cannot_be_noted_is_not_given_and_the_request_is_served_all_t
         sandbox = await sandboxes.create(asked("s1"))
         shared = await sandboxes.create(asked("s2", "shared"))
 
-        assert sandbox.container.id not in spare and sandboxes.status(shared) == "ready"
+        assert sandbox.container.id not in spare and sandboxes.views.status(shared) == "ready"
         assert (view(sandboxes).hits, view(sandboxes).misses) == (0, 1)
         with pytest.raises(OSError):
             sandboxes.pools.put("alone", PoolSettings(target=3))

@@ -30,7 +30,7 @@ def asked(id: str | None = None, environment: str = "alone", **fields: Any) -> C
 
 
 def status(sandboxes: Sandboxes, id: str) -> str:
-    return sandboxes.status(sandboxes.get(id))
+    return sandboxes.views.status(sandboxes.get(id))
 
 
 # --- creating
@@ -38,7 +38,7 @@ def status(sandboxes: Sandboxes, id: str) -> str:
 
 async def test_a_created_sandbox_is_ready_routed_and_has_tokens(controller, table):
     async with controller() as sandboxes:
-        view = sandboxes.view(await sandboxes.create(asked("s1", labels={"team": "a"})))
+        view = sandboxes.views.of(await sandboxes.create(asked("s1", labels={"team": "a"})))
 
         assert (view.status, view.environment, view.labels) == ("ready", "alone", {"team": "a"})
         assert view.url == "http://proxy/sandboxes/s1"
@@ -141,8 +141,8 @@ async def test_a_failed_start_tells_everyone_who_waits_and_is_shown_with_its_log
         outcomes = await asyncio.gather(*(sandboxes.create(asked("s1")) for _ in range(3)), return_exceptions=True)
 
         assert [type(outcome) for outcome in outcomes] == [StartFailed] * 3
-        assert sandboxes.view(sandboxes.get("s1")).ended == ended
-        assert await sandboxes.logs("s1") == "boom\n"
+        assert sandboxes.views.of(sandboxes.get("s1")).ended == ended
+        assert await sandboxes.views.logs(sandboxes.get("s1")) == "boom\n"
 
 
 async def test_an_id_whose_start_failed_may_be_tried_again(controller, provider):
@@ -152,7 +152,7 @@ async def test_an_id_whose_start_failed_may_be_tried_again(controller, provider)
             await sandboxes.create(asked("s1"))
         provider.start_error = None
 
-        assert sandboxes.status(await sandboxes.create(asked("s1"))) == "ready"
+        assert sandboxes.views.status(await sandboxes.create(asked("s1"))) == "ready"
 
 
 async def test_an_image_that_does_not_build_is_told_with_its_log(controller, provider):
@@ -262,7 +262,7 @@ async def test_what_a_sandbox_waits_in_line_does_not_count(controller, provider)
         sandboxes.renew("s1")
         asked_at = sandboxes.get("s1").created
         await until(lambda: time.monotonic() > asked_at + 0.1)
-        view = sandboxes.view(sandboxes.get("s1"))
+        view = sandboxes.views.of(sandboxes.get("s1"))
         assert (view.status, view.expires_at > time.time()) == ("starting", True)
         provider.may_start.set()
 
@@ -275,10 +275,10 @@ async def test_what_a_sandbox_waits_in_line_does_not_count(controller, provider)
 async def test_a_renewed_sandbox_lives_longer(controller):
     async with controller() as sandboxes:
         sandbox = await sandboxes.create(asked("s1", lease=1))
-        before = sandboxes.view(sandbox).expires_at
+        before = sandboxes.views.of(sandbox).expires_at
         sandboxes.renew("s1", 500)
 
-        assert sandboxes.view(sandbox).expires_at > before + 400
+        assert sandboxes.views.of(sandbox).expires_at > before + 400
         await sandboxes.delete("s1")
         with pytest.raises(SandboxEnded):
             sandboxes.renew("s1")
@@ -290,7 +290,7 @@ async def test_a_container_that_dies_ends_its_sandboxes_with_the_cause(controlle
         await provider.end(sandboxes_on_it[0].container.id, "oom_killed", logs="Killed\n")
 
         assert [sandbox.ended.cause for sandbox in sandboxes_on_it] == ["oom_killed"] * 2
-        assert await sandboxes.logs("s2") == "Killed\n"
+        assert await sandboxes.views.logs(sandboxes.get("s2")) == "Killed\n"
         await until(lambda: table["s1"].ended)
         assert (table["s1"].ended.cause, table["s1"].ended.logs) == ("oom_killed", "")
         await until(lambda: not provider.containers)
@@ -331,10 +331,10 @@ async def test_on_a_full_disk_what_can_be_removed_is_removed(controller, provide
 async def test_logs_of_a_living_sandbox_come_from_its_container(controller, provider):
     async with controller() as sandboxes:
         await sandboxes.create(asked("s1"))
-        assert (await sandboxes.logs("s1")).startswith("log of")
+        assert (await sandboxes.views.logs(sandboxes.get("s1"))).startswith("log of")
         provider.may_start.clear()
         await sandboxes.create(asked("s2", wait=False))
-        assert await sandboxes.logs("s2") == ""
+        assert await sandboxes.views.logs(sandboxes.get("s2")) == ""
 
 
 # --- sharing a container
@@ -415,14 +415,14 @@ async def test_a_container_that_ends_before_its_start_is_through_did_not_start(c
 
 async def test_the_next_controller_adopts_what_runs_with_its_tokens(controller, provider, table):
     async with controller() as sandboxes:
-        before = [sandboxes.view(await sandboxes.create(asked(f"s{n}", labels={"n": str(n)}))) for n in range(20)]
+        before = [sandboxes.views.of(await sandboxes.create(asked(f"s{n}", labels={"n": str(n)}))) for n in range(20)]
     async with controller() as sandboxes:
-        after = {view.id: view for view in map(sandboxes.view, sandboxes.all())}
+        after = {view.id: view for view in map(sandboxes.views.of, sandboxes.all())}
 
         assert len(provider.starts) == len(provider.containers) == len(after) == 20
         assert all(after[view.id].tokens == view.tokens for view in before)
         assert all(after[view.id].labels == view.labels for view in before)
-        await until(lambda: all(sandboxes.status(sandbox) == "ready" for sandbox in sandboxes.all()))
+        await until(lambda: all(sandboxes.views.status(sandbox) == "ready" for sandbox in sandboxes.all()))
         assert (await sandboxes.create(asked("s3", labels={"n": "3"}))).container.id == before[3].container
         with pytest.raises(Conflict):
             await sandboxes.create(asked("s3"))
@@ -499,7 +499,7 @@ async def test_the_proxy_keeps_its_routes_until_the_next_controller_has_adopted_
         await sandboxes.create(asked("s1"))
     before = len(table.tables)
     async with controller() as sandboxes:
-        await until(lambda: sandboxes.status(sandboxes.get("s1")) == "ready")
+        await until(lambda: sandboxes.views.status(sandboxes.get("s1")) == "ready")
 
     assert all([route.sandbox for route in each.routes] == ["s1"] for each in table.tables[before:])
 
@@ -558,7 +558,7 @@ async def test_a_draining_controller_finishes_starts_and_takes_no_new_ones(contr
         provider.may_start.set()
         await draining
 
-        assert sandboxes.status(await creating) == "ready"
+        assert sandboxes.views.status(await creating) == "ready"
     assert provider.containers
 
 

@@ -120,11 +120,11 @@ async def test_what_is_paused_is_adopted_paused_without_being_asked(controller: 
         container_of(sandboxes, provider, "first").healthz_delay = 1000
     async with controller() as sandboxes:
         await sandboxes.create(asked("first"))  # which is there
-        assert sandboxes.status(sandboxes.get("first")) == "paused"
+        assert sandboxes.views.status(sandboxes.get("first")) == "paused"
         with pytest.raises(SandboxPaused):
             await sandboxes.copies.fork("first", ForkSandbox())
         await sandboxes.copies.unpause("first")
-        assert sandboxes.status(sandboxes.get("first")) == "ready"
+        assert sandboxes.views.status(sandboxes.get("first")) == "ready"
 
 
 async def test_a_pause_that_fails_leaves_the_sandbox_as_it_was(controller: Any, provider: Any, table: Any) -> None:
@@ -133,7 +133,7 @@ async def test_a_pause_that_fails_leaves_the_sandbox_as_it_was(controller: Any, 
         provider.pause_error = NotFound("it does not run")
         with pytest.raises(NotFound):
             await sandboxes.copies.pause("first")
-        assert not table["first"].paused and sandboxes.status(sandboxes.get("first")) == "ready"
+        assert not table["first"].paused and sandboxes.views.status(sandboxes.get("first")) == "ready"
 
 
 async def test_a_snapshot_in_use_right_now_cannot_be_deleted(
@@ -294,7 +294,7 @@ async def test_an_adopted_sandbox_has_what_is_left_of_its_time(
         await sandboxes.create(asked("first", lease=6000))
         container_of(sandboxes, provider, "first").created_at -= 90
     async with controller() as sandboxes:
-        view = sandboxes.view(sandboxes.get("first"))
+        view = sandboxes.views.of(sandboxes.get("first"))
         assert view.expires_at - view.created_at < 11
 
 
@@ -335,7 +335,7 @@ async def test_a_pause_of_which_the_proxy_does_not_hear_is_none(
         with pytest.raises(Unavailable, match="does not take routes"):
             await sandboxes.copies.pause("first")
         table.errors.clear()
-        await until(lambda: sandboxes.status(sandboxes.get("first")) == "ready")
+        await until(lambda: sandboxes.views.status(sandboxes.get("first")) == "ready")
         assert not table["first"].paused and not provider.__dict__.get("paused")
 
 

@@ -16,7 +16,7 @@ from gymbox.environment import Catalog
 from gymbox.errors import ConfigError, Unavailable
 from gymbox.http import HttpClient
 from gymbox.providers import StartSpec
-from gymbox_sandbox.lifecycle import fingerprint
+from gymbox_sandbox.lifecycle import CreateSandbox, fingerprint
 
 
 def forgotten(state: StateDirectory) -> None:
@@ -264,3 +264,13 @@ def test_loaded_environments_are_read_again_when_their_files_change(folder: Path
     home.rmdir()
     with pytest.raises(ConfigError):
         loaded("mine")
+
+
+def test_claims_are_noted_where_a_successor_could_go_on_with_them(folder):
+    for make, noted in ((StateDirectory.main, ["s1"]), (StateDirectory.of_run, [])):
+        state = make(folder)
+        state.claims.record("s1", "box", CreateSandbox(id="s1", environment="alone"))
+        assert os.listdir(state.path / "claims") == noted
+        state.claims.drop("s1")
+        assert os.listdir(state.path / "claims") == []
+        state.close()

@@ -18,7 +18,7 @@ def asked(id: str, **fields: Any) -> CreateSandbox:
 
 
 def waiting(sandboxes: Sandboxes) -> int:
-    return sum(each.waiting for each in sandboxes.line())
+    return sum(each.waiting for each in sandboxes.arrivals.view())
 
 
 async def test_who_has_patience_gets_the_place_that_becomes_free(controller):
@@ -26,13 +26,13 @@ async def test_who_has_patience_gets_the_place_that_becomes_free(controller):
         await sandboxes.create(asked("s1", run="a"))
         second = asyncio.create_task(sandboxes.create(asked("s2", run="b", priority="high", share=2)))
         await until(lambda: waiting(sandboxes))
-        [line] = [each for each in sandboxes.line() if each.waiting]
+        [line] = [each for each in sandboxes.arrivals.view() if each.waiting]
         assert (line.run, line.priority, line.share, line.places, line.waiting) == ("b", "high", 2, 0, 1)
         assert b'gymbox_places{run="b",state="waiting"} 1.0' in sandboxes.metrics.text()
 
         await sandboxes.delete("s1")
-        assert sandboxes.view(await second).status == "ready"
-        assert [(each.run, each.places) for each in sandboxes.line()] == [("b", 1)]
+        assert sandboxes.views.of(await second).status == "ready"
+        assert [(each.run, each.places) for each in sandboxes.arrivals.view()] == [("b", 1)]
 
 
 async def test_patience_ends_and_who_has_none_is_refused_at_once(controller):
@@ -91,6 +91,38 @@ async def test_what_is_deleted_while_it_waits_is_gone(controller):
         await sandboxes.create(asked("s2"))
 
 
+async def test_a_delete_in_the_moment_that_a_place_becomes_free_leaves_no_sandbox(controller, provider):
+    async with controller(max_sandboxes=1) as sandboxes:
+        await sandboxes.create(asked("s1"))
+        same = [asyncio.create_task(sandboxes.create(asked("s2"))) for _ in range(3)]
+        third = asyncio.create_task(sandboxes.create(asked("s3")))
+        await until(lambda: waiting(sandboxes) == 2)
+
+        # the first gives s2 its place, and the second comes before s2's caller has heard of it
+        await asyncio.gather(sandboxes.delete("s1"), sandboxes.delete("s2"))
+        for each in same:
+            with pytest.raises(Gone, match="was deleted while it waited"):
+                await each
+        assert (await third).id == "s3" and "s2" not in sandboxes
+        assert not any("s2" in id for id in provider.starts)
+        assert [each.places for each in sandboxes.line()] == [1]
+        with pytest.raises(NotFound):
+            sandboxes.get("s2")
+
+
+async def test_who_asks_for_the_same_is_sent_away_with_it(controller):
+    async with controller(max_sandboxes=1) as sandboxes:
+        await sandboxes.create(asked("s1"))
+        same = [asyncio.create_task(sandboxes.create(asked("s2"))) for _ in range(3)]
+        await until(lambda: waiting(sandboxes))
+
+        await sandboxes.delete("s2")
+        for each in same:
+            with pytest.raises(Gone, match="was deleted while it waited"):
+                await each
+        assert waiting(sandboxes) == 0
+
+
 async def test_who_waits_is_sent_away_when_the_controller_drains(controller):
     async with controller(max_sandboxes=1) as sandboxes:
         await sandboxes.create(asked("s1"))
@@ -113,7 +145,7 @@ async def test_a_place_that_becomes_free_as_the_controller_drains_goes_to_nobody
         await asyncio.gather(sandboxes.delete("s1"), sandboxes.drain())
         with pytest.raises(Unavailable, match="shutting down"):
             await second
-        assert sandboxes.line() == []
+        assert list(sandboxes.arrivals.view()) == []
 
 
 async def test_starts_are_fair_between_runs_too(controller, provider):

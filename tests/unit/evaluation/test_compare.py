@@ -12,7 +12,10 @@ from gymbox.cli import main
 from gymbox.errors import ConfigError
 from gymbox.evaluation import formulas
 from gymbox.evaluation.compare import comparison
+from gymbox.evaluation.parts import Planned, planned_of
+from gymbox.evaluation.renames import with_names
 from gymbox.evaluation.rollouts import RunReader
+from gymbox.evaluation.summary import summary
 
 from tests.unit.evaluation.conftest import line
 
@@ -40,6 +43,34 @@ def test_repeats_are_compared_task_by_task(run: Run) -> None:
     [found] = comparison([RunReader(first), RunReader(second)]).differences
     assert (found.test, found.p) == ("sign_flip", pytest.approx(2 / 2**8))
     assert (found.verdict, found.difference, found.standard_error) == ("better", 0.5, 0.0)
+
+
+def test_a_renamed_environment_has_what_was_planned_of_it(run: Run) -> None:
+    before = run(line("a", 0, 1.0), line("b", 0, 0.0), rows=3, name="before")
+    after = run(*(line(task, 0, 1.0, environment="sums") for task in "ab"), rows=3, name="after")
+    readers = RunReader(before), RunReader(after, names={"sums": "counter"})
+    assert [planned_of(reader) for reader in readers] == [{"counter": Planned(3, 1)}] * 2
+    assert readers[1].dataset_of("counter") == "d1" and readers[1].dataset_of("sums") is None
+    found = comparison(readers)
+    assert [each.environment for each in found.differences] == ["counter"]
+    assert [(each.run, each.rollouts, each.missing) for each in found.runs] == [("before", 2, 1), ("after", 2, 1)]
+    [part] = summary(readers[1]).environments.items()
+    assert (part[0], part[1].rollouts, part[1].planned) == ("counter", 2, 3)
+
+
+def test_settings_by_environment_go_with_its_new_name() -> None:
+    inputs = {"runner": {"limit": {"sums": 2, "_default": 5}, "repeats": 4}, "environments": {"sums": {"rows": 9}}}
+    assert with_names(inputs, {"sums": "counter"}) == {
+        "runner": {"limit": {"counter": 2, "_default": 5}, "repeats": 4},
+        "environments": {"counter": {"rows": 9}},
+    }
+    assert inputs["environments"] == {"sums": {"rows": 9}}
+
+
+def test_two_environments_of_a_run_are_never_called_the_same(run: Run) -> None:
+    path = run(line("a", 0, 1.0), line("a", 0, 1.0, environment="sums"))
+    with pytest.raises(ConfigError, match="of counter, sums, two would have one name"):
+        RunReader(path, names={"sums": "counter"})
 
 
 def test_many_comparisons_are_adjusted_together(run: Run) -> None:

@@ -231,6 +231,20 @@ async def test_a_changed_environment_is_named(stored: Path, environment: Environ
     assert changes.environments == {"counter": ("e1", environment.digest)}
 
 
+async def test_a_renamed_environment_has_its_new_name_in_all_of_the_new_run(
+    run: Run, environment: Environment, tmp_path: Path
+) -> None:
+    told = {"environment": "sums", "expected": "5", "response": ANSWER}
+    stored = run(line("a", 0, 1.0, id="a", **told), line("b", 0, None, id="b", environment="sums"), rows=3)
+    reader = RunReader(stored, names={"sums": "counter"})
+    changes = await reverified(reader, {"counter": environment}, Sandboxes(), tmp_path / "again")
+    assert changes.environments == {"counter": ("e1", environment.digest)}
+    again = RunReader(tmp_path / "again")
+    assert planned_of(again) == planned_of(reader) == {"counter": Planned(3, 1)}
+    assert {rollout.environment for rollout in again} == {"counter"}
+    assert json.loads((tmp_path / "again" / "metrics.json").read_text())["environments"].keys() == {"counter"}
+
+
 @pytest.fixture
 def left(run: Run) -> tuple[Path, str, bytes]:
     """a: its artifacts are kept; b: none are; c: they are lost; the digest and bytes of the first."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import duckdb
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import load_dataset
@@ -109,6 +110,43 @@ def test_it_is_compressed_and_written_in_batches_of_bounded_size(
     assert about.row_group(0).column(0).compression == "ZSTD"
 
 
+def test_every_run_gives_the_same_schema_whatever_is_null_in_it(run: Run, ended: Path, tmp_path: Path) -> None:
+    """What is null, empty or of another shape in one shard, and is not in the next, changes no column's type."""
+    full: dict[str, Any] = {"verifier_metadata": {"answer": [1, {"x": None}]}, "metrics": {"steps": 1}, "level": 3}
+    bare = answered("c", 0, 1, response={"output": []}, timings={}, responses_create_params={})
+    runs = [
+        ended,
+        run(bare, rows=1, name="bare"),
+        run(answered("d", 0, None), rows=1, name="failed"),
+        run(answered("e", 0, 0.5, said("x"), **full), answered("f", 0, 1.0, level=["a"]), rows=2, name="full"),
+    ]
+    paths = [tmp_path / f"{number}.parquet" for number in range(len(runs))]
+    for each, path in zip(runs, paths, strict=True):
+        table([each], path)
+    schemas = [pq.read_schema(path) for path in paths]
+    assert all(schema.equals(schemas[0], check_metadata=True) for schema in schemas)
+    nested = ["reward_components", "metrics", "timings", "request", "response", "row"]
+    assert json.loads(schemas[0].metadata[b"gymbox.json_columns"]) == nested
+    assert all(str(schemas[0].field(name).type) == "extension<arrow.json>" for name in nested)
+    assert all("null" not in str(field.type) for field in schemas[0])
+
+    whole = pa.concat_tables([pq.read_table(path) for path in paths]).to_pylist()
+    assert [row["reward"] for row in whole] == [1.0, None, 1.0, None, 0.5, 1.0]
+    files = [str(path) for path in reversed(paths)]  # the first file is where `datasets` looks for the types
+    loaded = load_dataset("parquet", data_files=files, split="train", cache_dir=str(tmp_path / "cache"))
+    found = {row["task"]: row for row in loaded}
+    assert found["e"]["row"] == {"verifier_metadata": {"answer": [1, {"x": None}]}, "level": 3}
+    assert found["f"]["row"] == {"level": ["a"]} and found["c"]["timings"] == {} and found["d"]["response"] is not None
+    assert (found["c"]["error"], found["d"]["error"], found["e"]["metrics"]) == (None, "agent_failed", {"steps": 1})
+
+
+def test_a_verifiers_own_fields_of_nemo_gyms_rollouts_are_no_error_of_ours(tmp_path: Path) -> None:
+    nemo = {"response": {"output": []}, "reward": 0.5, "error": "none", "timings": "quick", "metrics": [1]}
+    (tmp_path / "nemo.jsonl").write_text(json.dumps(nemo) + "\n")
+    [row] = table([tmp_path / "nemo.jsonl"], tmp_path / "r.parquet")
+    assert (row["reward"], row["error_stage"]) == (0.5, None)
+
+
 def test_rows_of_the_dataset_can_be_left_out(ended: Path, tmp_path: Path) -> None:
     assert "row" not in table([ended], tmp_path / "r.parquet", rows=False)[0]
 
@@ -138,7 +176,7 @@ def test_what_has_no_place_is_refused_and_nothing_is_left(run: Run, tmp_path: Pa
     for name, text, message in (
         ("nan", line.replace('"output"', '"other": NaN, "output"'), "rollout counter-a-0 has what JSON has not"),
         ("index", line.replace('"reward"', '"_ng_task_index": "one", "reward"'), "is 'one', not a whole number"),
-        ("mask", line.replace('"reward"', '"mask_reason": [1], "reward"'), "its column cannot hold"),
+        ("mask", line.replace('"reward"', '"mask_reason": [1], "reward"'), "its column cannot hold, in mask_reason: "),
         ("none", "", "there are no rollouts"),
     ):
         (tmp_path / f"{name}.jsonl").write_text(f"{text}\n" if text else "")

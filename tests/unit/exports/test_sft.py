@@ -10,11 +10,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from datasets import load_dataset
+from gymbox.datasets.sources import Source, rows_of
 from gymbox.errors import ConfigError
 from gymbox.evaluation.rollouts import RunReader
+from gymbox.exports.columns import JSONS, write_parquet
 from gymbox.exports.left_out import Reason
 from gymbox.exports.sft import Choose, SftChoice, SftForm, export_sft
 from gymbox.exports.training_rows import Exported
+from gymbox.faults import Faults
 
 from tests.unit.exports.conftest import answered, called, ids, lines_in, result, said
 
@@ -131,6 +134,41 @@ def test_parquet_gives_the_very_messages_back_whatever_their_shapes(run: Run, tm
     assert list(loaded) == lines_in(tmp_path / "sft.jsonl")
     again = load_dataset("json", data_files=str(tmp_path / "sft.jsonl"), split="train", cache_dir=cache)
     assert list(again) == list(loaded)
+    assert [row.fields["messages"] for row in rows_of(Source(str(tmp_path / "sft.parquet")), Faults())] == [
+        row["messages"] for row in loaded
+    ]
+
+
+@pytest.mark.parametrize("form", SftForm)
+def test_two_sets_of_one_form_have_the_same_schema(run: Run, tmp_path: Path, form: SftForm) -> None:
+    with_tools = answered("a", 0, 1.0, called(**ids([1], 2)), result(), said("4", **ids([1, 2, 3], 4)))
+    with_tools["response"]["tools"] = [{"type": "function", "name": "add", "parameters": {"anyOf": [{"a": None}]}}]
+    exported(run(with_tools, name="tools"), tmp_path / "a.parquet", form=form)
+    exported(run(answered("b", 0, 1.0, said("4", **ids([1], 2))), name="bare"), tmp_path / "b.parquet", form=form)
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    first, second = (pq.read_schema(path) for path in paths)
+    assert first.equals(second, check_metadata=True)
+    told = {key: json.loads(first.metadata[key]) for key in (b"gymbox.json_columns", b"gymbox.json_list_columns")}
+    lists = [name for name in ("messages", "prompt", "completion") if name in first.names]
+    tools = [name for name in ("tools",) if name in first.names]
+    assert told == {b"gymbox.json_columns": tools, b"gymbox.json_list_columns": lists}
+    files, cache = [str(path) for path in reversed(paths)], str(tmp_path / "cache")
+    loaded = list(load_dataset("parquet", data_files=files, split="train", cache_dir=cache))
+    assert [row["task"] for row in loaded] == ["b", "a"]
+    for name in lists:
+        assert all(isinstance(message, dict) for row in loaded for message in row[name])
+    for name in tools:
+        assert loaded[0][name] is None and loaded[1][name][0]["function"]["name"] == "add"
+
+
+def test_a_list_of_json_may_be_null_empty_or_of_any_shapes(tmp_path: Path) -> None:
+    cells, path = [None, [], [1, "x", None, {"a": [{}]}]], str(tmp_path / "x.parquet")
+    rows: list[dict[str, Any]] = [{"x": cell} for cell in cells]
+    assert write_parquet([rows[:1], rows[1:]], {"x": JSONS}, Path(path)) == 3
+    loaded = load_dataset("parquet", data_files=path, split="train", cache_dir=str(tmp_path / "cache"))
+    assert [row["x"] for row in loaded] == cells
+    rows = [row.fields for row in rows_of(Source(path), Faults())]
+    assert rows == [{}, {"x": []}, {"x": cells[2]}]
 
 
 def test_several_runs_make_one_set(run: Run, tmp_path: Path) -> None:

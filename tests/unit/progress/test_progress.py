@@ -9,7 +9,8 @@ import pytest
 from gymbox.environment import Environment
 from gymbox.errors import ErrorKind, RolloutError, Stage
 from gymbox.plan import Plan
-from gymbox.progress import Progress, duration, printable, short, show
+from gymbox.printable import printable
+from gymbox.progress import Progress, duration, short, show
 from gymbox.results import RunFolder, Score
 from gymbox.rollout import RolloutResult
 from gymbox.runner import Summary

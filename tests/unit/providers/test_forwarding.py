@@ -9,7 +9,8 @@ from gymbox.environment import Environment, Manifest
 from gymbox.errors import Unavailable
 from gymbox.providers import SandboxProvider, StartSpec
 from gymbox.providers.auto import AutoProvider
-from gymbox.providers.docker import Containers, DockerProvider
+from gymbox.providers.containers import Containers
+from gymbox.providers.docker import DockerProvider
 from gymbox.providers.egress import Egress
 
 SPEC = StartSpec("any", Environment(Path("/environments/plain"), Manifest(name="plain", description="")), Path("/any"))

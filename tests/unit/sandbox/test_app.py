@@ -16,7 +16,7 @@ from gymbox_sandbox import ResourcesServer, Response, Task, ToolError, Verdict, 
 from gymbox_sandbox.app import build
 from gymbox_sandbox.options import Options
 from gymbox_sandbox.problems import Invalid, Unavailable
-from gymbox_sandbox.sessions import verdict_of
+from gymbox_sandbox.scoring import verdict_of
 from gymbox_sandbox.wire import SESSION_HEADER, ExecRequest, ExecResult
 from pydantic import ValidationError
 from starlette.testclient import TestClient, WebSocketDenialResponse
@@ -439,7 +439,8 @@ def test_one_session_too_many_is_turned_away_until_another_ends() -> None:
         sandbox.reset("a")
         refused = sandbox.reset("b")
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-        assert sandbox.client.delete("/session", headers={SESSION_HEADER: "a"}).status_code == 204
+        ended = sandbox.client.request("DELETE", "/sessions", json={"sessions": ["a", "none"]})
+        assert ended.status_code == 204
         assert sandbox.reset("b").status_code == 200
         assert sandbox.client.get("/sessions").json()["sessions"] == ["b"]
 
@@ -454,8 +455,15 @@ def test_a_body_that_would_fill_the_memory_is_not_read(sandbox: Sandbox) -> None
     assert sandbox.verify(expected=1).json()["reward"] == 1.0
 
 
-def test_ending_a_session_that_is_none_is_fine(sandbox: Sandbox) -> None:
-    assert sandbox.client.delete("/session").status_code == 204
+def test_who_comes_by_the_proxy_ends_no_other_session() -> None:
+    with serving(max_sessions=2) as sandbox:
+        sandbox.reset("a")
+        sandbox.reset("b")
+        both = {"sessions": ["a", "b"]}
+        assert (
+            sandbox.client.request("DELETE", "/sessions", json=both, headers={SESSION_HEADER: "a"}).status_code == 204
+        )
+        assert sandbox.client.get("/sessions").json()["sessions"] == ["b"]
 
 
 def test_a_shared_sandbox_runs_no_commands_and_verify_ends_none_of_others() -> None:

@@ -1,0 +1,72 @@
+"""Session ends: tell a container that sandboxes which shared it are over, those that end meanwhile together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from gymbox.controller.container import MOST_TOLD, Container
+from gymbox.errors import Problem
+from gymbox.http import HttpClient
+
+log = logging.getLogger(__name__)
+
+TIMEOUT = 30.0
+"""Seconds that a container may take to end sessions."""
+
+
+class SessionEnds:
+    """Of each container at most one request is under way. What ends while it is goes with the next one: alone it does
+    not wait for others, and of many that end at once there are few requests.
+
+    Args:
+        spawn: runs something beside its caller, until the controller closes at most.
+    """
+
+    def __init__(self, http: HttpClient, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
+        self._http = http
+        self._spawn = spawn
+        self._waiting: dict[Container, dict[str, asyncio.Future[bool]]] = {}
+
+    async def end(self, container: Container, sandbox: str) -> bool:
+        """End the session of a sandbox. Returns: whether it is certain that nothing of it is left in there."""
+        under_way = container in self._waiting
+        ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(container, {})[sandbox] = ended
+        if not under_way:
+            self._spawn(self._end_all(container))
+        return await ended
+
+    async def _end_all(self, container: Container) -> None:
+        waiting: dict[str, asyncio.Future[bool]] = {}
+        try:
+            while waiting := self._waiting[container]:
+                self._waiting[container] = {}
+                _tell(waiting, await self._ended(container, list(waiting)))
+        finally:
+            _tell({**waiting, **self._waiting.pop(container)}, False)
+
+    async def _ended(self, container: Container, sessions: list[str]) -> bool:
+        base, socket = container.server()
+        try:
+            answer = await self._http.request(
+                "DELETE",
+                f"{base}/sessions",
+                json={"sessions": sessions},
+                timeout=TIMEOUT,
+                socket=socket,
+                most=MOST_TOLD,
+            )
+            answer.raise_for_status()
+        except Problem as error:
+            log.warning("sessions %s did not end on %s: %s", ", ".join(sessions), container.id, error)
+            return False
+        return True
+
+
+def _tell(waiting: dict[str, asyncio.Future[bool]], ended: bool) -> None:
+    for future in waiting.values():
+        if not future.done():
+            future.set_result(ended)

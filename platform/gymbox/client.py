@@ -48,7 +48,8 @@ MOST_CREATING = 512
 
 
 class ControllerClient:
-    """The REST API of a controller.
+    """The REST API of a controller. Whatever is called, Unavailable is raised where it does not answer, TimedOut where
+    it does not in time, and Unauthorized where it does not know the token.
 
     Args:
         lease: seconds for which a sandbox outlives a caller that vanished.
@@ -185,7 +186,11 @@ class ControllerClient:
         return SandboxView.model_validate(await self._json("POST", f"/sandboxes/{id}/renew", json={"lease": lease}))
 
     async def logs(self, id: str, tail: int = 100) -> str:
-        """The last lines that its container printed."""
+        """The last lines that its container printed.
+
+        Raises:
+            NotFound: there is none of that id.
+        """
         answer = await self._request("GET", f"/sandboxes/{id}/logs", params={"tail": str(tail)})
         return answer.body.decode(errors="replace")
 
@@ -313,7 +318,11 @@ class ControllerClient:
         return self.open(view, await self.environment(view.environment))
 
     def open(self, view: SandboxView, manifest: Manifest) -> SandboxClient:
-        """A client for a sandbox that exists; calls go through the proxy."""
+        """A client for a sandbox that exists; calls go through the proxy.
+
+        Raises:
+            Invalid: the controller has told no address for it, since it knows of no proxy.
+        """
         if view.url is None:
             raise Invalid(f"the controller told no address for sandbox {view.id}")
         control = view.tokens.control if view.tokens else self._token

@@ -16,7 +16,7 @@ from gymbox_sandbox.tasks import HIDDEN
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from gymbox.errors import ConfigError, nearest
-from gymbox.network import Network, told
+from gymbox.network import Network
 from gymbox.services import SERVICE_PATTERN, Service, of_compose
 
 MANIFEST = "environment.yaml"
@@ -186,12 +186,9 @@ class Manifest(_Strict):
         return self
 
     @model_validator(mode="after")
-    def _services_lead_nowhere(self) -> Self:
-        if self.services and self.network != "none":
-            raise ValueError(
-                f"services need network: none: they share a network with the sandbox that leads nowhere, and "
-                f"{told(self.network)} would be a way out of it"
-            )
+    def _services_have_one_network(self) -> Self:
+        if self.services and self.network == "internal":
+            raise ValueError("services bring an internal network of their own: leave network: internal out")
         return self
 
     @field_validator("judge", mode="before")

@@ -122,7 +122,8 @@ class ErrorKind(StrEnum):
     MODEL_RATE_LIMITED = "model_rate_limited"
     """The endpoint still asked for fewer calls after the last try."""
     MODEL_UNAVAILABLE = "model_unavailable"
-    """No connection to the endpoint, or it said that it cannot answer now."""
+    """No connection to the endpoint, or it said that it cannot answer now; or the last calls of a harness in the
+    sandbox got no answer."""
     MODEL_TIMED_OUT = "model_timed_out"
     """The endpoint took longer than `model.timeout`."""
     MODEL_BAD_RESPONSE = "model_bad_response"

@@ -330,7 +330,10 @@ class SandboxTools:
         """Function-tool definitions, known after `reset`."""
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
-        """See `SandboxClient.call_tool`. What the sandbox does not have is told to the model."""
+        """See `SandboxClient.call_tool`. What the sandbox does not have is told to the model.
+
+        Raises: as `SandboxClient.call_tool`.
+        """
         if not any(definition.get("name") == name for definition in self.definitions):
             known = ", ".join(str(definition.get("name")) for definition in self.definitions) or "none"
             return ToolResult(output=f"There is no tool {name!r}. The tools are: {known}.", is_error=True)

@@ -307,6 +307,11 @@ def as_root(*command: str) -> list[str]:
 
 
 def run(step: str, command: list[str], *, cwd: str | None = None, stdin: str | None = None) -> None:
+    """Run a command of this step.
+
+    Raises:
+        SetupFailed: it ended with another exit code than 0; has the last it printed.
+    """
     done = subprocess.run(command, cwd=cwd, input=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         tail = "\n".join(done.stdout.strip().splitlines()[-8:])

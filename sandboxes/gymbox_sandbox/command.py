@@ -101,6 +101,11 @@ class Command:
         self._lines = b""
 
     async def __aenter__(self) -> Self:
+        """
+        Raises:
+            Invalid: what was asked for cannot be run.
+            Problem: no reaper took it, or it could not be started.
+        """
         self._loop = asyncio.get_running_loop()
         try:
             request = self._spawn.to_bytes()

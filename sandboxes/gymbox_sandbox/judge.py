@@ -191,7 +191,12 @@ class Line:
         self._loop = asyncio.get_running_loop()
 
     async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """See `Asks`."""
+        """See `Asks`.
+
+        Raises:
+            JudgeFailed: there is no judge to ask, or it gave no usable answer.
+            RuntimeError: it is asked from another event loop than the one that verify runs in.
+        """
         if self._loop is None:
             raise JudgeFailed(
                 "who called verify has no judge to ask: say `judge: true` in environment.yaml, and give the run one"

@@ -40,6 +40,8 @@ class Options(NamedTuple):
     NAME=VALUE, each ended by a nul byte."""
     network: str = ""
     """What of `relay.WAYS` leads out, with commas between; empty: nothing."""
+    services: str = ""
+    """Names of the containers beside this one, where something leads out, too; with commas between."""
     max_sessions: int = 1
     tool_timeout: float = 60
     """Seconds, as the next two."""

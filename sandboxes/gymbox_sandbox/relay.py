@@ -2,7 +2,8 @@
 
 It decides nothing. Each connection is passed on to a unix socket in the sandbox's directory, with one byte before it
 that says which port it came to; what may be reached is decided behind that socket, outside. There is no other way out:
-the sandbox's network namespace has no interface but the loopback.
+the sandbox's network namespace has no interface but the loopback, or one more that leads to its services and nowhere
+else. Only the engine knows where these are, so questions about their names go to its resolver.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gymbox_sandbox import prctl
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 EGRESS_SOCKET = "egress.sock"
 LOOPBACK = "127.0.0.1"
+SERVICE_NAMES = ("127.0.0.11", 53)
+"""Docker's resolver in each container that is on a network of its own."""
 _CHUNK = 64 * 1024
 _LONGEST_QUESTION = 512
 _ANSWER_WITHIN = 10
@@ -50,14 +53,20 @@ _KINDS = {"proxy": b"p", "models": b"m", "web": b"h", "tls": b"t", "names": b"n"
 WAYS = {"hosts": ("proxy", "web", "tls", "names"), "models": ("models", "names")}
 
 
-def variables(ways: str, ports: Ports = PORTS) -> Mapping[str, str]:
-    """Environment variables by which programs find the relay. `ways`: some of WAYS, with commas between."""
+def variables(ways: str, ports: Ports = PORTS, services: str = "") -> Mapping[str, str]:
+    """Environment variables by which programs find the relay.
+
+    Args:
+        ways: some of WAYS, with commas between.
+        services: names that are reached without it, likewise.
+    """
     found: dict[str, str] = {}
     if "hosts" in ways:
         proxy = f"http://{LOOPBACK}:{ports.proxy}"
         for name in ("http_proxy", "https_proxy"):
             found |= {name: proxy, name.upper(): proxy}
-        found |= {"no_proxy": "localhost,127.0.0.1,::1", "NO_PROXY": "localhost,127.0.0.1,::1"}
+        direct = ",".join(filter(None, ("localhost,127.0.0.1,::1", services)))
+        found |= {"no_proxy": direct, "NO_PROXY": direct}
     if "models" in ways:
         models = f"http://{LOOPBACK}:{ports.models}"
         # the sandbox's real key is added outside: clients only insist on having one
@@ -67,8 +76,9 @@ def variables(ways: str, ports: Ports = PORTS) -> Mapping[str, str]:
     return found
 
 
-def start(ways: str, directory: str, ports: Ports = PORTS) -> int:
-    """Fork a relay, which ends with this process; returns its pid once all its ports are open.
+def start(ways: str, directory: str, ports: Ports = PORTS, services: str = "") -> int:
+    """Fork a relay, which ends with this process; returns its pid once all its ports are open. Arguments: see
+    `variables`.
 
     Raises:
         OSError: a port cannot be opened.
@@ -83,7 +93,7 @@ def start(ways: str, directory: str, ports: Ports = PORTS) -> int:
             prctl.signal_when_parent_dies(signal.SIGKILL)
             close_all_but({listener.fileno() for _, listener in listeners})  # above all what ends others by closing
             if os.getppid() == parent:
-                asyncio.run(serve(listeners, f"{directory}/{EGRESS_SOCKET}"))
+                asyncio.run(serve(listeners, f"{directory}/{EGRESS_SOCKET}", services))
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
@@ -117,13 +127,14 @@ def listen(ways: str, ports: Ports = PORTS) -> Sequence[tuple[str, socket.socket
     return opened
 
 
-async def serve(listeners: Sequence[tuple[str, socket.socket]], egress: str) -> None:
-    """Pass on what comes to `listeners` until cancelled."""
+async def serve(listeners: Sequence[tuple[str, socket.socket]], egress: str, services: str = "") -> None:
+    """Pass on what comes to `listeners` until cancelled; questions about `services` to their own resolver."""
+    names = frozenset(filter(None, services.split(",")))
     async with contextlib.AsyncExitStack() as stack:
         for kind, listener in listeners:
             listener.setblocking(False)
             if listener.type == socket.SOCK_DGRAM:
-                stack.push_async_callback(_ended, asyncio.create_task(_answer_questions(listener, egress)))
+                stack.push_async_callback(_ended, asyncio.create_task(_answer_questions(listener, egress, names)))
             else:
                 relay = _Relay(_KINDS[kind], egress)
                 server = await asyncio.start_server(relay.connected, sock=listener, backlog=_BACKLOG)
@@ -183,7 +194,7 @@ async def _pass_on(reader: StreamReader, writer: StreamWriter) -> None:
     writer.write_eof()
 
 
-async def _answer_questions(datagrams: socket.socket, egress: str) -> None:
+async def _answer_questions(datagrams: socket.socket, egress: str, services: frozenset[str]) -> None:
     loop = asyncio.get_running_loop()
     asked: set[asyncio.Task[None]] = set()
     while True:
@@ -193,19 +204,39 @@ async def _answer_questions(datagrams: socket.socket, egress: str) -> None:
             continue
         if len(question) > _LONGEST_QUESTION or len(asked) >= _MOST_QUESTIONS:
             continue
-        task = asyncio.create_task(_answer(question, asker, datagrams, egress))
+        answer = _service_answer(question) if _name_in(question) in services else _answer(question, egress)
+        task = asyncio.create_task(_send_back(answer, asker, datagrams))
         asked.add(task)
         task.add_done_callback(asked.discard)
 
 
-async def _answer(question: bytes, asker: object, datagrams: socket.socket, egress: str) -> None:
-    """Pass one question on; one that is not answered stays without answer, as questions do."""
+async def _send_back(answer: Awaitable[bytes], asker: object, datagrams: socket.socket) -> None:
+    """Answer one question; one that is not answered stays without answer, as questions do."""
     with contextlib.suppress(OSError, EOFError, TimeoutError):
         async with asyncio.timeout(_ANSWER_WITHIN):
-            reader, writer = await asyncio.open_unix_connection(egress)
-            try:
-                writer.write(_KINDS["names"] + len(question).to_bytes(2) + question)
-                answer = await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
-            finally:
-                writer.close()
-            await asyncio.get_running_loop().sock_sendto(datagrams, answer, asker)  # type: ignore[arg-type]
+            await asyncio.get_running_loop().sock_sendto(datagrams, await answer, asker)  # type: ignore[arg-type]
+
+
+async def _answer(question: bytes, egress: str) -> bytes:
+    reader, writer = await asyncio.open_unix_connection(egress)
+    try:
+        writer.write(_KINDS["names"] + len(question).to_bytes(2) + question)
+        return await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
+    finally:
+        writer.close()
+
+
+async def _service_answer(question: bytes) -> bytes:
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as resolver:
+        await loop.sock_connect(resolver, SERVICE_NAMES)
+        await loop.sock_sendall(resolver, question)
+        return await loop.sock_recv(resolver, 4096)
+
+
+def _name_in(question: bytes) -> str:
+    """The name that a DNS message asks for (RFC 1035, 4.1.2), if it is one label, as those of services are; else
+    `""`."""
+    length = question[12] if len(question) > 13 else 0
+    whole = 0 < length < 64 and question[13 + length : 14 + length] == b"\0"
+    return question[13 : 13 + length].decode("ascii", "replace").lower() if whole else ""

@@ -64,6 +64,9 @@ class ResourcesServer:
         By now no tool or route of yours runs or can be called any more (a sync one was waited for, within the time
         that verify may take) and all processes of the agent are dead. What raises here, or is no
         finite number, becomes an error of the rollout, never a reward.
+
+        Raises:
+            NotImplementedError: the environment's class has none.
         """
         raise NotImplementedError(f"{type(self).__name__} has no verify")
 
@@ -73,11 +76,18 @@ class ResourcesServer:
         It is asked for when the sandbox is saved after `reset`, and is kept beside its files. No tool runs then, and
         the processes of the agent stand still. Processes are not saved: `restore` starts again what must run. An
         environment without these two can be saved before `reset`, or without what its instance knows.
+
+        Raises:
+            NotImplementedError: the environment's class has none, which the server finds out before it asks.
         """
         raise NotImplementedError(f"{type(self).__name__} has no snapshot")
 
     async def restore(self, task: Task, state: Any) -> None:
-        """Be again what `snapshot` told; called in another sandbox instead of `reset`, when the files are in place."""
+        """Be again what `snapshot` told; called in another sandbox instead of `reset`, when the files are in place.
+
+        Raises:
+            NotImplementedError: the environment's class has none, which the server finds out before it asks.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no restore")
 
     def tool_definitions(self) -> list[dict[str, Any]]:

@@ -127,8 +127,8 @@ def _become_server(
         if options.network:
             from gymbox_sandbox import relay
 
-            relay.start(options.network, options.directory)
-            variables |= relay.variables(options.network)
+            relay.start(options.network, options.directory, services=options.services)
+            variables |= relay.variables(options.network, services=options.services)
         from gymbox_sandbox.commands import Commands
 
         commands = Commands(link, options.workspace, variables)

@@ -89,7 +89,12 @@ class Trial:
                 self.output.append(item)
 
     async def verdict(self) -> Verdict:
-        """What `verify` makes of it."""
+        """What `verify` makes of it.
+
+        Raises:
+            JudgeFailed: its judge gave no usable answer.
+            Exception: what the environment's `verify` raises.
+        """
         from gymbox_sandbox.scoring import verdict_of
 
         task, response = Task.model_validate(self.row), Response.model_validate({"output": self.output})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,6 +23,7 @@ from gymbox.cli.places import (
     state_folder,
     token_place,
 )
+from gymbox.cli.token_files import token_in, write_tokens
 from gymbox.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def controller(
         raise ConfigError("proxy.* is for a proxy that starts in here: set it where the one of --proxy-socket starts")
     token = admin_token()
     if share_tokens is not None:
-        _share(share_tokens, token)
+        write_tokens(share_tokens, token)
 
     async def main(http: HttpClient) -> None:
         from gymbox.controller.routes import RemoteRoutes, RouteSink
@@ -201,7 +201,7 @@ def proxy(
 
     if others := [text for text in overrides or [] if not text.startswith("proxy.")]:
         raise ConfigError(f"{others[0]!r} is nothing of a proxy: write proxy.NAME=VALUE")
-    upstream = _token_in(upstream_token_file)
+    upstream = token_in(upstream_token_file)
     fields = {
         **_settings(overrides).proxy.model_dump(),
         "host": host,
@@ -249,7 +249,7 @@ def model(
     """
     settings = _settings(overrides)
     served = settings.models or {settings.model.name: settings.model}
-    token = _token_in(token_file) or admin_token()
+    token = token_in(token_file) or admin_token()
 
     async def main(http: HttpClient) -> None:
         from gymbox.models.server import ModelServer
@@ -285,8 +285,8 @@ def agent(
     Environments that need a judge ask the proxy's (/models/judge), or the one that judge= names.
     """
     settings = _settings(overrides)
-    admin = _token_in(controller_token_file) or admin_token()
-    token = _token_in(token_file) or admin
+    admin = token_in(controller_token_file) or admin_token()
+    token = token_in(token_file) or admin
 
     async def main(http: HttpClient) -> None:
         from gymbox.agents.server import AgentServer
@@ -365,34 +365,3 @@ def _named(pair: str) -> tuple[str, str]:
     if not equals:
         raise ConfigError(f"{pair!r}: write NAME=URL")
     return name, url
-
-
-def _token_in(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        token = path.read_text().strip()
-        logs.hide(token)
-        return token
-    except OSError as error:
-        raise ConfigError(f"cannot read the token in {path}: {error.strerror}") from error
-
-
-def _share(folder: Path, admin: str) -> None:
-    """Write the tokens of the servers beside this one, each into a folder that its readers' group owns (setgid): the
-    admin token into `agent`, and one for models and agents, made anew, into `upstream`."""
-    import secrets
-
-    shared = {"agent": admin, "upstream": f"gbx_key_{secrets.token_urlsafe(32)}"}
-    try:
-        for name, token in shared.items():
-            path = folder / name / "token"
-            if name == "upstream" and path.exists():
-                continue  # its readers have read it
-            fresh = path.with_suffix(".new")
-            fresh.unlink(missing_ok=True)
-            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640), "w") as file:
-                file.write(f"{token}\n")
-            fresh.replace(path)
-    except OSError as error:
-        raise ConfigError(f"cannot share tokens in {folder}: {error.strerror}") from error

@@ -63,6 +63,8 @@ def server_command(environment: Environment, server: User) -> list[str]:
     }
     if way := way_out(manifest.network):
         options["--network"] = str(way)
+        if manifest.services:
+            options["--services"] = ",".join(manifest.services)
     return [PYTHON, "-IBu", "-m", "gymbox_sandbox", "serve", *(word for pair in options.items() for word in pair)]
 
 

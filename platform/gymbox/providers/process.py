@@ -223,7 +223,11 @@ class ProcessProvider(BaseModel):
         return [process.as_found() for process in self._processes.values() if process.is_up]
 
     async def logs(self, id: str, tail: int = 100) -> str:
-        """See SandboxProvider."""
+        """See SandboxProvider.
+
+        Raises:
+            NotFound: there is no such process.
+        """
         if id not in self._processes:
             raise NotFound(f"there is no process {id}")
         output = self._processes[id].log

@@ -105,7 +105,7 @@ class Run:
         closed when it is replaced or the run ends. Calls under way end where they began.
 
         Raises:
-            ConfigError: the new model cannot be opened; the old one stays.
+            ConfigError: the new model cannot be opened, or the version is no whole number; the old ones stay.
         """
         await self._job.policy.update(version, model)
         self._outdate()

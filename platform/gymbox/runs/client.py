@@ -22,7 +22,8 @@ TRIES = 5
 
 
 class RunsClient:
-    """Calls of `/v1/runs`, as methods. What fails is raised as a Problem.
+    """Calls of `/v1/runs`, as methods. Whatever is called, Unavailable is raised where nobody answers, TimedOut where
+    that takes more than a minute, and Unauthorized where the token is not known.
 
     Args:
         url: of a controller; leave it out with `socket`.
@@ -41,22 +42,54 @@ class RunsClient:
         return cls(http, socket=str(socket))
 
     async def all(self) -> list[RunView]:
+        """Those that it does or remembers."""
         return [RunView.model_validate(each) for each in await self._json("GET", "")]
 
     async def get(self, id: str) -> RunView:
+        """
+        Raises:
+            NotFound: there is none of that id.
+        """
         return RunView.model_validate(await self._json("GET", f"/{id}"))
 
     async def create(self, overrides: list[str], *, id: str | None = None) -> RunView:
+        """Have a run done; with an id of the caller's it may be asked again and is begun once.
+
+        Raises:
+            Invalid: these settings make no run.
+            Conflict: the id is that of a run with other settings.
+            AtCapacity: as many runs are live as may be.
+        """
         return RunView.model_validate(await self._json("POST", "", json={"id": id, "overrides": overrides}))
 
     async def pause(self, id: str) -> RunView:
+        """Start no further rollout until it is resumed.
+
+        Raises:
+            NotFound: there is none of that id.
+            Conflict: it is not under way.
+        """
         return RunView.model_validate(await self._json("POST", f"/{id}/pause"))
 
     async def resume(self, id: str, overrides: Sequence[str] = ()) -> RunView:
+        """Go on with what was paused, interrupted or stopped by its budget.
+
+        Raises:
+            NotFound: there is none of that id.
+            Conflict: it goes on already, is stopping, or has finished.
+            Invalid: these settings may not be given for it, or a secret of its own is missing.
+            AtCapacity: as many runs are live as may be.
+        """
         asked = {"json": {"overrides": list(overrides)}} if overrides else {}
         return RunView.model_validate(await self._json("POST", f"/{id}/resume", **asked))
 
     async def cancel(self, id: str, *, now: bool = False) -> RunView:
+        """Stop it softly, or `now`, which drops what is under way.
+
+        Raises:
+            NotFound: there is none of that id.
+            Conflict: it is not live.
+        """
         return RunView.model_validate(await self._json("POST", f"/{id}/cancel", json={"now": now}))
 
     async def events(self, id: str, after: str = "") -> AsyncIterator[tuple[str, dict[str, Any]]]:

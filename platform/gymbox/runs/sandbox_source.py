@@ -139,7 +139,11 @@ async def _in_here(request: SourceRequest) -> AsyncIterator[SandboxSource]:
 
 @contextmanager
 def preparing(told: Callable[[str], object]) -> Iterator[None]:
-    """While images are made: say so where it takes more than a moment, and why where it fails."""
+    """While images are made: say so where it takes more than a moment, and why where it fails.
+
+    Raises:
+        ConfigError: in the place of any Problem of the block, with the log of what failed.
+    """
     text = "building images; the first time, this takes minutes"
     telling = asyncio.get_running_loop().call_later(2, told, text)
     try:

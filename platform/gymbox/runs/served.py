@@ -82,6 +82,10 @@ class ServedRuns:
         self._announce: Announce
 
     async def __aenter__(self) -> Self:
+        """
+        Raises:
+            ConfigError: the folder for runs cannot be made.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:

@@ -98,7 +98,12 @@ class SyncRun:
         self.update_policy(version)
 
     def update_policy(self, version: int, model: Model | None = None) -> None:
-        """See `Run.update_policy`."""
+        """See `Run.update_policy`.
+
+        Raises:
+            ConfigError: the new model cannot be opened, or the version is no whole number; the old ones stay.
+            RuntimeError: a model is given and the run is not under way.
+        """
         if self._loop is not None:
             self._call(self._run.update_policy(version, model))
         elif model is None:

@@ -141,7 +141,16 @@ class GymboxSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         concurrency: bool = True,
     ) -> ExecResult[str]:
         """See SandboxEnvironment. Nothing is tried again: no command is lost on its way, and whether it may run twice
-        only its author knows."""
+        only its author knows.
+
+        Raises:
+            SandboxUserUnsupportedError: the user is not the agent's.
+            TimeoutError: it did not end within `timeout` seconds, or the sandbox does not answer in time.
+            PermissionError: the program may not be run.
+            OutputLimitExceededError: it printed more than Inspect takes; has what was kept of its output.
+            SandboxUnavailableError: the sandbox has ended.
+            Problem: the command is none, or the sandbox cannot be reached.
+        """
         if user not in AGENTS:
             raise SandboxUserUnsupportedError(f"commands run as the user agent only, not as {user!r}")
         most = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
@@ -176,7 +185,11 @@ class GymboxSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         return content.decode() if text else content
 
     async def connection(self, *, user: str | None = None) -> SandboxConnection:
-        """How to open a shell in it, while it lives."""
+        """How to open a shell in it, while it lives.
+
+        Raises:
+            SandboxUserUnsupportedError: the user is not the agent's.
+        """
         if user not in AGENTS:
             raise SandboxUserUnsupportedError(f"a sandbox of gymbox has no shell for {user!r}")
         command = f"gymbox sandbox shell {self.box.id} --controller {self.box.controller_url}"

@@ -149,6 +149,7 @@ class Sandbox:
             ConfigError: the controller cannot be used, or has no such environment.
             ImageNotPulled, RegistryAway, ImageBuildFailed: there is no such image, or no sandbox can have it.
             StartFailed, AtCapacity, Unavailable: it did not become ready.
+            RuntimeError: it is open already.
         """
         if self._client is not None:
             raise RuntimeError("this sandbox is open already; make another Sandbox for another one")

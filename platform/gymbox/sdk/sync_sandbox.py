@@ -91,7 +91,12 @@ class SyncSandbox:
         return made
 
     def __enter__(self) -> Self:
-        """See `Sandbox`."""
+        """See `Sandbox`.
+
+        Raises:
+            RuntimeError: it is open already.
+            ConfigError, Problem: as `Sandbox.__aenter__`.
+        """
         if self._loop is not None:
             raise RuntimeError("this sandbox is open already; make another SyncSandbox for another one")
         self._loop = _LOOP.take()

@@ -106,6 +106,43 @@ async def test_a_harness_inside_reaches_its_rollouts_own_model(
     assert result.error is None and result.reward == 1.0, result.response
 
 
+SERVICES = """
+description: For a test.
+network: {allow: [example.org], models: true}
+services:
+  web:
+    image: IMAGE
+    command: [sh, -c, "echo hi > /srv/www/hello; exec python3 -m http.server 8000 -d /srv/www"]
+    user: "10001"
+    tmpfs: [/srv/www]
+    health:
+      test: [python3, -c, "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/', timeout=2)"]
+      within: 30
+"""
+
+
+async def test_services_are_reached_beside_the_way_out_and_nothing_else_is(
+    controller: EmbeddedController, harnessed: Environment, measured_image: str
+) -> None:
+    (harnessed.folder / "environment.yaml").write_text(SERVICES.replace("IMAGE", measured_image))
+    environment = Environment.load(harnessed.folder)
+    model = ScriptedModel(replies=[[{"type": "message", "role": "assistant", "content": "from the model"}]])
+    row = {"id": "one", "responses_create_params": {"input": "hello"}}
+    async with HttpClient() as http:
+        result = await run_rollout(row, environment, Asking(), model, controller, http, "rollout-2")
+        assert result.error is None and result.reward == 1.0, result.response
+        async with controller.sandbox(environment) as box:
+
+            async def python(code: str) -> str:
+                done = await box.exec(["python3", "-c", f"import socket, urllib.request as r\n{code}"])
+                return done.stdout + done.stderr
+
+            assert await python("print(r.urlopen('http://web:8000/hello', timeout=20).read())") == "b'hi\\n'\n"
+            assert "403" in await python("r.urlopen('http://other/', timeout=20)")
+            assert "gaierror" in await python("socket.gethostbyname('other')")
+            assert "unreachable" in await python("socket.create_connection(('192.0.2.1', 443), timeout=3)")
+
+
 async def test_a_sandbox_without_rollout_reaches_the_proxys_models_and_the_api_tells_of_its_traffic(
     controller: EmbeddedController, harnessed: Environment
 ) -> None:

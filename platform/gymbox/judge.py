@@ -12,7 +12,7 @@ import json
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any, NamedTuple, Self
 
 from gymbox_sandbox.problems import faults
@@ -23,10 +23,9 @@ from gymbox.environment import JudgeLimits
 from gymbox.errors import ErrorKind, Invalid, JudgeFailed, ModelFailure, Problem
 from gymbox.http import HttpClient
 from gymbox.models import Call, Model
-from gymbox.models.capture import Capture
+from gymbox.models.capture import Capture, Recording
 from gymbox.models.limits import Budget
 from gymbox.models.metered import CallMeter, MeteredModel
-from gymbox.models.recorded import RecordedModel
 from gymbox.models.strict_json import strict_json
 from gymbox.models.structured import fault_in, wanted_schema
 
@@ -64,6 +63,7 @@ class Judge:
         self.http = http
         self._known: OrderedDict[bytes, _Answer] = OrderedDict()
         self._size = 0
+        self._capture: Capture | None = None
 
     async def __aenter__(self) -> Self:
         await self.model.open()
@@ -73,8 +73,9 @@ class Judge:
         await self.model.close()
 
     def record(self, capture: Capture) -> None:
-        """From now on have what it is asked written there, each call with its rollout's id."""
-        self.model = RecordedModel.of(self.model, capture)
+        """From now on have what it is asked written there, each call with its rollout's id; also what it remembers,
+        since a rollout's record is to have all that its reward depends on."""
+        self._capture = capture
 
     def metered(self, meter: CallMeter) -> None:
         """From now on have what it is asked counted there."""
@@ -92,13 +93,26 @@ class Judge:
             self._known.move_to_end(key)
         return found
 
-    def remember(self, key: bytes, answer: _Answer) -> None:
-        """Keep an answer that is not known yet; the ones unused for longest go."""
+    def remember(self, key: bytes, answer: _Answer) -> _Answer:
+        """Keep an answer, unless another verify that asked the same at the same time had one first; the one that
+        counts. The ones unused for longest go."""
+        if (kept := self.recall(key)) is not None:
+            return kept
         self._known[key] = answer
         self._size += len(answer.text)
         while len(self._known) > REMEMBERED or self._size > REMEMBERED_BYTES:
             _, dropped = self._known.popitem(last=False)
             self._size -= len(dropped.text)
+        return answer
+
+    async def recording(
+        self, params: ResponsesParams, call: Call, about: dict[str, Any]
+    ) -> AbstractContextManager[Recording | None]:
+        """A call, to be left when it is over; None where it is not recorded."""
+        if self._capture is None or not self._capture.records(call.rollout):
+            return nullcontext()
+        name, price = self.model.name, self.model.price
+        return await self._capture.recording("responses", name, price, params.dump, call, judge=about)
 
 
 class Hearing:
@@ -153,10 +167,12 @@ class Hearing:
                 raise Invalid(f"verify asked more than {self._limits.calls} times (judge.calls)")
             try:
                 key = _key(question, attempt)
+                about = {"question": question.number, "vote": question.sample, "attempt": attempt}
                 answer = self._judge.recall(key)
-                cached = answer is not None
                 if answer is None:
-                    answer = await self._asked(params)
+                    answer = await self._asked(params, schema, key, about)
+                else:
+                    await self._recalled(params, answer, about)
                 value = None if schema is None else _value(answer.text, schema)
             except ModelFailure as failure:
                 if failure.rollout_kind is not ErrorKind.MODEL_BAD_RESPONSE:
@@ -165,21 +181,25 @@ class Hearing:
             except _Garbled as garbled:
                 fault = str(garbled)
             else:
-                if not cached:
-                    kept = self._judge.recall(key)  # of another rollout that asked the same at the same time
-                    answer = kept or answer
-                    if kept is None:
-                        self._judge.remember(key, answer)
                 found = {"number": question.number, "text": answer.text, "tokens": answer.tokens}
                 return found if schema is None else {**found, "value": value}
             log.info("rollout %s: an answer of the judge is not usable: %s", self._rollout, fault)
         raise JudgeFailed(f"the judge {self._judge.model.name!r} gave no usable answer in {TRIES} tries: {fault}")
 
-    async def _asked(self, params: ResponsesParams) -> _Answer:
-        """
+    async def _recalled(self, params: ResponsesParams, answer: _Answer, about: dict[str, Any]) -> None:
+        """Have it recorded that this was answered from memory."""
+        call = Call(http=self._judge.http, rollout=self._rollout, turn=self._calls - 1)
+        with await self._judge.recording(params, call, {**about, "remembered": True}) as recording:
+            if recording is not None:
+                message = {"type": "message", "role": "assistant", "content": answer.text}
+                recording.answered(lambda: {"status": "completed", "output": [message]})
+
+    async def _asked(self, params: ResponsesParams, schema: Any, key: bytes, about: dict[str, Any]) -> _Answer:
+        """The answer that counts for this question.
+
         Raises:
             ModelFailure: as the model.
-            _Garbled: it is no whole answer.
+            _Garbled: it is no answer that can be used.
         """
         turn, prompt = self._calls - 1, len(_text_of(params)) // LETTERS_A_TOKEN
 
@@ -192,18 +212,38 @@ class Hearing:
                 raise Invalid(f"verify used up the {self._limits.tokens} tokens of its judge (judge.tokens)")
             asked = params if held == wanted() else params.model_copy(update={"max_output_tokens": held - prompt})
             call = Call(http=self._judge.http, rollout=self._rollout, turn=turn, gold=self._replies(params))
-            response = await self._judge.model.responses(asked, call)
-            if response.usage is not None:
-                tokens = response.usage.total_tokens
-                self._longest = max(self._longest, response.usage.output_tokens)
+            with await self._judge.recording(asked, call, about) as recording:
+                response = await self._judge.model.responses(asked, recording.call if recording else call)
+                if recording is not None:
+                    recording.answered(response.dump)
+                if response.usage is not None:
+                    tokens = response.usage.total_tokens
+                    self._longest = max(self._longest, response.usage.output_tokens)
+                answer = _Answer(response.output_text, tokens)
+                fault = about["unusable"] = self._fault_in(response, schema)
+                if fault is None:
+                    taken = self._judge.remember(key, answer)
+                    if taken.text != answer.text:
+                        about["instead"] = taken.text
         finally:
             self._budget.settle(held, tokens)
+        if fault is not None:  # out here: the call itself has not failed
+            raise _Garbled(fault)
+        return taken
+
+    def _fault_in(self, response: Response, schema: Any) -> str | None:
+        """Why an answer cannot be used."""
         text = response.output_text
         if response.status == "incomplete" or not text.strip():
-            raise _Garbled(f"it {_ending(response)}")
+            return f"it {_ending(response)}"
         if len(text) > self._limits.kilobytes * 1024:
-            raise _Garbled(f"it has more than {self._limits.kilobytes} KiB (judge.kilobytes)")
-        return _Answer(text, tokens)
+            return f"it has more than {self._limits.kilobytes} KiB (judge.kilobytes)"
+        try:
+            if schema is not None:
+                _value(text, schema)
+        except _Garbled as garbled:
+            return str(garbled)
+        return None
 
     def _replies(self, params: ResponsesParams) -> list[list[dict[str, Any]]] | None:
         """What the scripted model says to it: as the first gold judgement of which the question has the words."""

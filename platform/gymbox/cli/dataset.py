@@ -51,15 +51,28 @@ def validate(
     environment: list[str] = typer.Option([], "--environment", "-e", help="An environment, whose dataset is meant."),
     folder: list[Path] = typer.Option([], "--folder", "-f", help="Where environments are; may be repeated."),
     hidden_field: list[str] = HiddenFields,
+    template: Path = typer.Option(
+        None, "--template", "-t", help="As runner.prompt: YAML that makes each row's input from its fields."
+    ),
+    overwrite: bool = typer.Option(
+        False, "--overwrite", help="With --template: also of rows that have an input, as runner.replace_input."
+    ),
     require_license: bool = typer.Option(False, "--require-license", help="It is a fault if no license is told."),
     as_json: bool = AsJson,
 ) -> None:
     """Check every row of JSONL files as a run would, and print their digests.
 
+    \b
+    gymbox dataset validate tasks.jsonl
+    gymbox dataset validate questions.jsonl --template prompt.yaml
+
     Exit code 1: there are faults; each is told with line, field, reason and remedy.
     """
+    from gymbox_sandbox.tasks import HIDDEN
+
     from gymbox.datasets.card import license_of
     from gymbox.datasets.tasks import checked, told
+    from gymbox.datasets.templates import Prompt
     from gymbox.environment import Catalog
     from gymbox.faults import Fault
 
@@ -70,11 +83,14 @@ def validate(
         wanted.append((found.dataset, (*found.manifest.hidden_fields, *hidden_field)))
     if not wanted:
         raise ConfigError("name a file of rows, or an environment with --environment")
+    if overwrite and template is None:
+        raise ConfigError("--overwrite says what --template replaces, and there is no --template")
     reports, wrong = [], 0
     for path, hidden in wanted:
         if path.suffix.lower() not in (".jsonl", ".ndjson") and path.is_file():
             raise ConfigError(f"{path}: rows that can be run are in .jsonl files; see: gymbox dataset convert")
-        index = checked(path, hidden)
+        prompt = Prompt.load(template, {*HIDDEN, *hidden}, replace=overwrite) if template else None
+        index = checked(path, hidden, prompt)
         license = license_of(path)
         if require_license and license is None:
             remedy = "write a README.md with `license: …` between two lines of --- beside it"
@@ -85,6 +101,7 @@ def validate(
                 "path": str(path),
                 "rows": len(index.offsets),
                 "sha256": index.sha256,
+                "template": prompt.sha256 if prompt else None,
                 "license": license.name if license else None,
                 "faults": index.faults.count,
                 "first": [
@@ -95,7 +112,8 @@ def validate(
         )
         if not as_json:
             said = f"license {license.name}" if license else "license unknown"
-            say(f"{path}: {len(index.offsets)} rows, sha256 {index.sha256}, {said}")
+            filled = f", filled into {template}" if template else ""
+            say(f"{path}: {len(index.offsets)} rows{filled}, sha256 {index.sha256}, {said}")
             if index.faults.count:
                 say(told(index.faults), err=True)
     if as_json:

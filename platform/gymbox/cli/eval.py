@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -21,17 +21,29 @@ from gymbox.cli.figures import (
     print_profile,
     table,
 )
-from gymbox.cli.options import Alpha, AsJson, Common, Folders, Level, Missing_, Rename, Run_, Success, Tries, finite
+from gymbox.cli.options import (
+    Alpha,
+    AsJson,
+    By,
+    Common,
+    Folders,
+    Level,
+    Missing_,
+    Own,
+    Rename,
+    Run_,
+    Success,
+    Tries,
+    finite,
+)
 from gymbox.cli.output import say
-from gymbox.cli.readers import reader_of
+from gymbox.cli.readers import environments_named, reader_of
 from gymbox.cli.report import report
 from gymbox.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from gymbox.environment import Environment
     from gymbox.evaluation.reverify import Changes
     from gymbox.evaluation.rollouts import RunReader
-    from gymbox.evaluation.summary import Figures
 
 app = typer.Typer(
     cls=Commands,
@@ -51,10 +63,10 @@ def metrics(
     success: float = Success,
     level: float = Level,
     k: list[int] = Tries,
-    by: str = typer.Option("", "--by", help="Field whose values tell subsets apart, as verifier_metadata.level."),
+    by: str = By,
     answer: str = typer.Option("", "--answer", help="Field with the answer, for majority@k; as metrics.answer."),
     tasks: bool = typer.Option(False, "--tasks", help="Also the figures of each task."),
-    own: bool = typer.Option(False, "--own", help="Also run the environments' own metrics.py, in this process."),
+    own: bool = Own,
     folder: list[Path] = Folders,
     as_json: bool = AsJson,
 ) -> None:
@@ -66,6 +78,7 @@ def metrics(
 
     Whatever has no reward is counted, and left out of the figures unless --missing says otherwise.
     """
+    from gymbox.evaluation.own_metrics import having_own_metrics, key_metrics, own_metrics
     from gymbox.evaluation.summary import summary
 
     reader = reader_of(run)
@@ -80,9 +93,10 @@ def metrics(
         tasks=tasks,
         task_intervals=tasks,
     )
-    environments = _environments(list(found.environments), folder, needed=own)
-    more = _own(environments, reader) if own else {}
-    key = {name: _key_metrics(each, found.environments[name], more) for name, each in environments.items()}
+    environments = environments_named(found.environments, folder, own=own)
+    having = having_own_metrics(environments) if own else {}
+    more = {name: own_metrics(each, reader) for name, each in having.items()}
+    key = {name: key_metrics(each, found.environments[name], more) for name, each in environments.items()}
     if as_json:
         print_json(found.model_dump(mode="json") | {"key_metrics": key, "own_metrics": more})
         return
@@ -264,7 +278,7 @@ async def _reverify(
 
     if only and only not in (kinds := [kind.value for kind in ErrorKind]):
         raise ConfigError(f"there is no kind of error {only!r}; {nearest(only, kinds)}")
-    found = _environments(sorted({rollout.environment for rollout in reader}), folders, needed=True)
+    found = environments_named(sorted({rollout.environment for rollout in reader}), folders, needed=True)
     output, unsafe = output_of(output, list(found.values()), force=force)
     if not found:
         raise ConfigError(f"{reader.path} has no rollouts")
@@ -288,38 +302,3 @@ async def _reverify(
                 limit=limit,
                 settings=settings.record(),
             )
-
-
-def _environments(names: list[str], folders: list[Path], *, needed: bool) -> dict[str, Environment]:
-    """Those of these names that are here.
-
-    Raises:
-        ConfigError: one is not, and it is needed.
-    """
-    from gymbox.cli.places import environment_folders
-    from gymbox.environment import Catalog
-
-    catalog, found = Catalog(folders or environment_folders()), {}
-    known = catalog.names()
-    for name in names:
-        if name in known or needed:
-            found[name] = catalog[name]
-    return found
-
-
-def _own(environments: dict[str, Environment], reader: RunReader) -> dict[str, dict[str, Any]]:
-    """What the environments' own metrics.py make of it."""
-    from gymbox.evaluation.own_metrics import FILE, own_metrics
-
-    having = {name: each for name, each in environments.items() if (each.folder / FILE).is_file()}
-    if not having:
-        raise ConfigError(f"--own: none of {', '.join(environments) or 'its environments'} has a {FILE}")
-    return {name: own_metrics(each, reader) for name, each in having.items()}
-
-
-def _key_metrics(environment: Environment, figures: Figures, own: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What its manifest wants to be seen first; None is what these rollouts do not tell."""
-    spreads = {**figures.metrics, **figures.components}
-    known = {"reward": figures.mean, **{name: each.mean for name, each in spreads.items()}}
-    known |= own.get(environment.name, {})
-    return {name: known.get(name) for name in environment.manifest.key_metrics}

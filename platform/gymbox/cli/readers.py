@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gymbox.errors import ConfigError
 
 if TYPE_CHECKING:
+    from gymbox.environment import Environment
     from gymbox.evaluation.rollouts import RunReader
 
 
@@ -26,3 +27,30 @@ def reader_of(run: Path, rename: Sequence[str] = ()) -> RunReader:
     path, colon, agent = str(run).rpartition(":")
     one = colon and path and not run.exists()
     return RunReader(Path(path), agent, names=names) if one else RunReader(run, names=names)
+
+
+def environments_named(
+    names: Iterable[str], folders: list[Path], *, needed: bool = False, own: bool = False
+) -> dict[str, Environment]:
+    """Those of these names that are here.
+
+    Args:
+        own: their own metrics are wanted, so all are needed and one has to have some.
+
+    Raises:
+        ConfigError: one is not here, and it is needed; or none has metrics of its own.
+    """
+    from gymbox.cli.places import environment_folders
+    from gymbox.environment import Catalog
+
+    catalog, found = Catalog(folders or environment_folders()), {}
+    known = catalog.names()
+    for name in names:
+        if name in known or needed or own:
+            found[name] = catalog[name]
+    if own:
+        from gymbox.evaluation.own_metrics import FILE, having_own_metrics
+
+        if not having_own_metrics(found):
+            raise ConfigError(f"--own: none of {', '.join(found) or 'its environments'} has a {FILE}")
+    return found

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from gymbox.cli.figures import policy
-from gymbox.cli.options import Alpha, Common, Level, Missing_, Success, Tries
+from gymbox.cli.options import Alpha, By, Common, Folders, Level, Missing_, Own, Success, Tries
 from gymbox.cli.output import say
-from gymbox.cli.readers import reader_of
+from gymbox.cli.readers import environments_named, reader_of
 from gymbox.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ def report(
     alpha: float = Alpha,
     agents: bool = typer.Option(False, "--agents", help="Compare the agents of one run with the first of them."),
     common: bool = Common,
+    by: str = By,
+    own: bool = Own,
+    folder: list[Path] = Folders,
     size: float = typer.Option(30, "--size", min=1, help="MB that the page may take; see docs/evaluation.md."),
     longest: int = typer.Option(20_000, "--longest", min=100, help="Characters of one text that the page shows."),
     answers: bool = typer.Option(True, help="Whether the page shows what only the verifier saw."),
@@ -52,6 +55,7 @@ def report(
     gymbox eval report runs/before runs/after -o after.html
     gymbox eval report runs/DIR --agents
     gymbox eval report runs/DIR:small runs/DIR:big
+    gymbox eval report runs/DIR --by verifier_metadata.level --own
     gymbox eval report runs/DIR --format all --no-answers
 
     One HTML file that needs no network and opens anywhere; Markdown and JSON have the same figures.
@@ -74,6 +78,9 @@ def report(
         alpha=alpha,
         common=common,
         by_agent=agents,
+        by=by or None,
+        environments=lambda names: environments_named(names, folder, own=own),
+        own=own,
         page=PageOptions(size=int(size * 1e6), text=longest, answers=answers),
     )
     for path in outputs.values():

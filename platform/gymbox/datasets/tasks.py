@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gymbox.dataset_index import Index, index_of
+from gymbox.dataset_index import Index, KeyedPrompt, index_of
 from gymbox.datasets.files import Written, new_file
 from gymbox.datasets.shapes import Misfit
 from gymbox.datasets.sources import Source, SourceRow, rows_of
@@ -18,15 +18,15 @@ from gymbox.errors import ConfigError
 from gymbox.faults import Fault, Faults
 
 
-def checked(path: Path, hidden_fields: Sequence[str] = ()) -> Index:
-    """Every row of a JSONL file, checked as a run would check it.
+def checked(path: Path, hidden_fields: Sequence[str] = (), prompt: KeyedPrompt | None = None) -> Index:
+    """Every row of a JSONL file, checked as a run would check it; one with that prompt, where it is given.
 
     Raises:
         ConfigError: it cannot be read, or was changed meanwhile.
     """
     try:
         with path.open("rb") as file:
-            index = index_of(path, file, hidden_fields)
+            index = index_of(path, file, hidden_fields, prompt=prompt)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     if not index.offsets:

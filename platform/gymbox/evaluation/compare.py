@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from gymbox.errors import ConfigError
 from gymbox.evaluation import formulas
-from gymbox.evaluation.parts import Part, pad, parts_of, planned_of
+from gymbox.evaluation.parts import NO_SUBSET, Part, pad, parts_of, planned_of
 from gymbox.evaluation.rollouts import RunReader
 from gymbox.evaluation.summary import LEVEL, SUCCESS
 from gymbox.evaluation.tallies import Missing, Spread, Tally, together
@@ -64,6 +64,28 @@ class Difference(_Frozen):
     worse: list[TaskDifference]
 
 
+class SubsetDifference(_Frozen):
+    """Of a run to the first one, on the tasks of one subset of an environment for which both have a reward. Its
+    interval is of this subset alone: of many subsets, some differ by chance, and no test here answers for that."""
+
+    environment: str
+    subset: str
+    """Of the task in the first run."""
+    first: str
+    second: str
+    paired: int
+    first_mean: float | None
+    """Over tasks, of the mean of each."""
+    second_mean: float | None
+    difference: float | None
+    """The second's mean less the first's: above 0, the second is better."""
+    interval: tuple[float, float] | None
+    """Of the difference: a bootstrap over tasks."""
+    better: int
+    """Tasks."""
+    worse: int
+
+
 class RunTold(_Frozen):
     """What a run took, beside its rewards."""
 
@@ -87,6 +109,8 @@ class Comparison(_Frozen):
     """An adjusted p-value below it shows a difference."""
     runs: list[RunTold]
     differences: list[Difference]
+    subsets: list[SubsetDifference] = Field(default_factory=list)
+    """Where a field tells subsets apart."""
 
     @property
     def worse(self) -> list[Difference]:
@@ -102,6 +126,7 @@ def comparison(
     success: float = SUCCESS,
     level: float = LEVEL,
     alpha: float = 0.05,
+    by: str | None = None,
     seed: int = 0,
 ) -> Comparison:
     """Every further run against the first, environment by environment, paired by task. Of runs with several agents,
@@ -109,13 +134,15 @@ def comparison(
 
     Args:
         common: also where they have not the same tasks; those that both have are compared.
+        by: dotted path of a field in the lines whose values tell subsets apart, each of which is compared, too.
 
     Raises:
         ConfigError: fewer than two runs, and no agents to compare; runs of different agents, without a common
             environment, or of different tasks (without `common`); or a line is damaged.
     """
-    found = []
-    groups = _sides(readers)
+    found: list[Difference] = []
+    subsets: list[SubsetDifference] = []
+    groups = _sides(readers, by)
     for first, *others in groups:
         for other in others:
             for environment in _environments(first, other, common=common):
@@ -123,6 +150,8 @@ def comparison(
                 _check_tasks(first, other, environment, set(mine), set(theirs), common=common)
                 names = first.name, other.name
                 found.append(_difference(environment, names, mine, theirs, missing, success, level, seed))
+                if by:
+                    subsets += _subset_differences(environment, names, mine, theirs, missing, level, seed)
     known = [each.p for each in found if each.p is not None]
     adjusted = iter(formulas.holm(known))
     differences = [each if each.p is None else _judged(each, next(adjusted), alpha) for each in found]
@@ -133,6 +162,7 @@ def comparison(
         alpha=alpha,
         runs=[_told(side) for side in chain(*groups)],
         differences=differences,
+        subsets=subsets,
     )
 
 
@@ -150,14 +180,14 @@ class _Side:
         return _place(self.reader.path, self.agent or self.reader.agent)
 
 
-def _sides(readers: Sequence[RunReader]) -> list[list[_Side]]:
+def _sides(readers: Sequence[RunReader], by: str | None) -> list[list[_Side]]:
     """What is compared with what: in each list, all others with the first.
 
     Raises:
         ConfigError: one run of one agent alone, or runs of different agents.
     """
     if len(readers) == 1 and len(readers[0].agents) > 1:  # its agents, with one another
-        return [_of_agents(readers[0], readers[0].name)]
+        return [_of_agents(readers[0], readers[0].name, by)]
     if len(readers) < 2:
         raise ConfigError(
             "give two runs or more: each is compared with the first; one alone only where it has several agents"
@@ -165,7 +195,7 @@ def _sides(readers: Sequence[RunReader]) -> list[list[_Side]]:
     names = names_of(readers)
     pairs = list(zip(readers, names, strict=True))
     if not any(reader.agents for reader in readers):
-        return [[_Side(reader, None, name, parts_of(reader).environments) for reader, name in pairs]]
+        return [[_Side(reader, None, name, parts_of(reader, by).environments) for reader, name in pairs]]
     for reader in readers[1:]:
         if reader.agents != readers[0].agents:
             several = next(each for each in (readers[0], reader) if each.agents)
@@ -173,11 +203,11 @@ def _sides(readers: Sequence[RunReader]) -> list[list[_Side]]:
                 f"{readers[0].path} and {reader.path} have not the same agents; of one with several, "
                 f"compare one agent: {several.path}:{several.agents[0]}"
             )
-    return [list(group) for group in zip(*(_of_agents(reader, name) for reader, name in pairs), strict=True)]
+    return [list(group) for group in zip(*(_of_agents(reader, name, by) for reader, name in pairs), strict=True)]
 
 
-def _of_agents(reader: RunReader, name: str) -> list[_Side]:
-    parts = parts_of(reader)
+def _of_agents(reader: RunReader, name: str, by: str | None) -> list[_Side]:
+    parts = parts_of(reader, by)
     return [_Side(reader, agent, f"{name}:{agent}", parts.of_agent(agent)) for agent in reader.agents]
 
 
@@ -237,9 +267,8 @@ def _difference(
     seed: int,
 ) -> Difference:
     both = [task for task in mine if task in theirs]
-    pairs = {task: (mine[task].counted(missing), theirs[task].counted(missing)) for task in both}
-    pairs = {task: (one, other) for task, (one, other) in pairs.items() if one and other}
-    means = {task: (sum(one) / len(one), sum(other) / len(other)) for task, (one, other) in pairs.items()}
+    pairs = _pairs(both, mine, theirs, missing)
+    means = _means(pairs)
     gaps = [other - one for one, other in means.values()]
     single = all(len(one) == len(other) == 1 for one, other in pairs.values())
     rewards = {reward for pair in pairs.values() for side in pair for reward in side}
@@ -272,6 +301,49 @@ def _difference(
         better=[each for each in changed if each.second > each.first],
         worse=[each for each in changed if each.second < each.first],
     )
+
+
+def _subset_differences(
+    environment: str,
+    names: tuple[str, str],
+    mine: dict[str, Tally],
+    theirs: dict[str, Tally],
+    missing: Missing,
+    level: float,
+    seed: int,
+) -> Iterator[SubsetDifference]:
+    subsets: dict[str, list[str]] = {}
+    for task in mine:
+        if task in theirs:
+            subsets.setdefault(mine[task].subset or NO_SUBSET, []).append(task)
+    for subset, tasks in sorted(subsets.items()):
+        means = _means(_pairs(tasks, mine, theirs, missing)).values()
+        gaps = [other - one for one, other in means]
+        yield SubsetDifference(
+            environment=environment,
+            subset=subset,
+            first=names[0],
+            second=names[1],
+            paired=len(gaps),
+            first_mean=formulas.mean([one for one, _ in means]),
+            second_mean=formulas.mean([other for _, other in means]),
+            difference=formulas.mean(gaps),
+            interval=formulas.bootstrap_interval([(gap, 1) for gap in gaps], level=level, seed=seed),
+            better=sum(gap > 0 for gap in gaps),
+            worse=sum(gap < 0 for gap in gaps),
+        )
+
+
+def _pairs(
+    tasks: list[str], mine: dict[str, Tally], theirs: dict[str, Tally], missing: Missing
+) -> dict[str, tuple[list[float], list[float]]]:
+    """The rewards in both runs of those of the tasks that have some in both."""
+    pairs = {task: (mine[task].counted(missing), theirs[task].counted(missing)) for task in tasks}
+    return {task: (one, other) for task, (one, other) in pairs.items() if one and other}
+
+
+def _means(pairs: dict[str, tuple[list[float], list[float]]]) -> dict[str, tuple[float, float]]:
+    return {task: (sum(one) / len(one), sum(other) / len(other)) for task, (one, other) in pairs.items()}
 
 
 def _judged(found: Difference, adjusted: float, alpha: float) -> Difference:

@@ -10,6 +10,9 @@ from gymbox.evaluation.rollouts import Rollout, RunReader
 from gymbox.evaluation.tallies import Sums, Tally
 from gymbox.runner_settings import RunnerSettings
 
+NO_SUBSET = "(none)"
+"""Where the tasks stand whose lines have not the field that tells subsets apart."""
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -89,7 +92,7 @@ def parts_of(reader: RunReader, by: str | None = None, answer: str | None = None
         if by:
             value = rollout.at(by)
             for tally in tallies:
-                tally.subset = "(none)" if value is None else str(value)
+                tally.subset = NO_SUBSET if value is None else str(value)
             subset = parts.subsets.setdefault(name, {}).setdefault(str(tallies[0].subset), Part())
             subset.tallies[rollout.task] = tallies[0]
             subset.sums.add(rollout)

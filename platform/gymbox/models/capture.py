@@ -106,11 +106,13 @@ class Capture:
         call: Call,
         *,
         stream: bool = False,
+        judge: dict[str, Any] | None = None,
     ) -> Recording:
         """Begin to record a call, as the next of its rollout.
 
         Args:
             request: gives the request's fields; called later, in another thread.
+            judge: of a judge's call, the fields of `cassettes.Judged`; they may be changed until the call is left.
         """
         while self._behind() >= WAITING:
             # not awaited: whoever is cancelled here must not cancel the writing of another call
@@ -118,6 +120,8 @@ class Capture:
         heard = self._of(call.rollout)
         number, heard.calls = heard.calls, heard.calls + 1
         head = {"rollout": call.rollout, "call": number, "dialect": dialect, "stream": stream, "model": model}
+        if judge is not None:
+            head["judge"] = judge
         return Recording(self, head, request, price, replace(call, tries=[]))
 
     def _of(self, rollout: str) -> _Heard:

@@ -5,6 +5,7 @@ replays them or rebuilds trajectories.
     call      its number among the calls of that rollout, from 0, in the order in which they began
     dialect   responses, chat, messages or count_tokens; `stream` says whether it was streamed
     model     name of the model; `digest` identifies the request whatever its model and streaming
+    judge     of a judge's call: which question and vote it was for, and what became of the answer; see `Judged`
     tokens    the three token fields of an answer whose dialect has no place for them
     request   as it came; response  the answer, None where there was none; events  of a stream, as they came
     error     `{kind, detail, …}` of a call that failed; `cancelled`: the caller went away before the end
@@ -39,6 +40,25 @@ _RUN = re.compile(r"[0-9a-f]{8}-")
 _ATTEMPT = re.compile(r"\.\d+\.\d+$")
 
 
+class Judged(BaseModel):
+    """What a call of a judge was for."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    question: int
+    """Its number in its verify; each vote is a question."""
+    vote: int = 0
+    """Of those on the same question."""
+    attempt: int = 0
+    """How often it had been asked in vain."""
+    remembered: bool = False
+    """The answer had been given before, to the same question; no model was asked."""
+    unusable: str | None = None
+    """Why the answer was not taken."""
+    instead: str | None = None
+    """The answer that was taken in its place: another verify that asked the same had one first."""
+
+
 class RecordedCall(BaseModel):
     """One line of a cassette."""
 
@@ -49,6 +69,7 @@ class RecordedCall(BaseModel):
     dialect: Dialect
     stream: bool = False
     model: str = ""
+    judge: Judged | None = None
     digest: str
     request: dict[str, Any]
     response: dict[str, Any] | None = None

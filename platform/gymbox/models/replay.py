@@ -59,7 +59,8 @@ class ReplayModel(Model):
         for call in calls:
             key = rollout_key(call.rollout)
             # of a rollout that was tried again, the last attempt is the one that counts
-            if call.cancelled or (key and latest[key] != call.rollout):
+            # what a judge remembered was no call; and it will remember it again
+            if call.cancelled or (call.judge and call.judge.remembered) or (key and latest[key] != call.rollout):
                 continue
             self._dialects.add(call.dialect)
             places: list[_Key] = [(call.dialect, "*", call.digest)]

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import IO
 
+from gymbox.reports.judgements import judgements
 from gymbox.reports.sources import Source
 from gymbox.reports.trajectories import Room, trajectory
 
@@ -40,14 +41,18 @@ class Embedded:
         is in and its place there, or None. Of all that is read, one chunk is in memory at a time.
 
         Raises:
-            ConfigError: the run has changed since its rows were read.
+            ConfigError: the run has changed since its rows were read, or what is recorded of its judge is damaged.
         """
         places: list[tuple[int, int] | None] = [None] * len(source.rows)
         waiting: list[bytes] = []
         numbers: list[int] = []
         for row, rollout, file in source.lines(rows):
             recorded = source.recorded.of(rollout.line.get("sandbox"))
-            told = trajectory(rollout, file, room=Room(room.text, room.whole), answers=answers, recorded=recorded)
+            left = Room(room.text, room.whole)
+            told = trajectory(rollout, file, room=left, answers=answers, recorded=recorded)
+            # what a judge is asked holds what only the verifier knows
+            if answers and (calls := source.judged.of(rollout.line.get("sandbox"))):
+                told["judged"] = judgements(calls, left)
             waiting.append(json.dumps(told, separators=(",", ":")).encode())
             numbers.append(row)
             if sum(map(len, waiting)) >= CHUNK:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from gymbox.environment import Environment
 from gymbox.errors import ConfigError
 from gymbox.evaluation.compare import Comparison, comparison, names_of
+from gymbox.evaluation.parts import NO_SUBSET
 from gymbox.evaluation.rollouts import RunReader
 from gymbox.evaluation.summary import LEVEL, SUCCESS, Summary
 from gymbox.evaluation.tallies import Missing
@@ -37,6 +39,9 @@ def write_report(
     alpha: float = 0.05,
     common: bool = False,
     by_agent: bool = False,
+    by: str | None = None,
+    environments: Callable[[Iterable[str]], Mapping[str, Environment]] = lambda names: {},
+    own: bool = False,
     page: PageOptions | None = None,
 ) -> Report:
     """Report on a run; or on several, each beside the first. What the options mean is told by `summary` and
@@ -46,24 +51,34 @@ def write_report(
         outputs: where to write which format.
         title: default: the runs' names.
         by_agent: of one run with several agents: each of them beside the first.
+        by: dotted path of a field in the lines whose values tell subsets apart.
+        environments: finds those of these names that are at hand, for their key metrics.
+        own: also run their own `compute_metrics`, in this process.
 
     Raises:
-        ConfigError: a line is damaged, the runs or agents cannot be compared, or a file cannot be written.
+        ConfigError: a line is damaged, the runs or agents cannot be compared, an environment's own metrics fail, or a
+            file cannot be written.
     """
     options = {"missing": missing, "success": success, "level": level}
     compared: Comparison | None = None
     if by_agent or len(readers) > 1:
-        compared = comparison(readers, common=common, alpha=alpha, **options)  # type: ignore[arg-type]
+        compared = comparison(readers, common=common, alpha=alpha, by=by, **options)  # type: ignore[arg-type]
     title = title or " · ".join(names_of(readers))
     sides = readers if compared is None else sides_of(readers)
     names = names_of(sides) if compared is None else [run.run for run in compared.runs]
-    sources = [Source(reader, missing=missing, success=success, level=level, ks=ks) for reader in sides]
+    sources = [Source(reader, missing=missing, success=success, level=level, ks=ks, by=by) for reader in sides]
+    _check_by(by, sources)
     of_agents = _of_agents(readers[0], sources[0].summary, alpha) if compared is None else None
+    found = environments(sorted({name for source in sources for name in source.summary.environments}))
     report = Report(
         title=title,
         made_at=datetime.now(UTC),
         gymbox=version("gymbox"),
-        runs=[source.report(name, of_agents) for source, name in zip(sources, names, strict=True)],
+        by=by,
+        runs=[
+            source.report(name, found, own=own, compared=of_agents)
+            for source, name in zip(sources, names, strict=True)
+        ],
         comparison=compared,
     )
     for format, path in outputs.items():
@@ -75,6 +90,14 @@ def write_report(
             else:
                 file.write(report.dumped(indent=1) + b"\n")
     return report
+
+
+def _check_by(by: str | None, sources: Sequence[Source]) -> None:
+    found = {subset for source in sources for each in source.summary.subsets.values() for subset in each}
+    if found == {NO_SUBSET}:
+        raise ConfigError(
+            f"--by {by}: no rollout has such a field; write its path in a line, as verifier_metadata.level"
+        )
 
 
 def sides_of(readers: Sequence[RunReader]) -> list[RunReader]:

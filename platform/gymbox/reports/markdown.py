@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from gymbox.evaluation.compare import Comparison, Difference
-from gymbox.evaluation.summary import Figures, TaskFigures
+from gymbox.evaluation.compare import Comparison, Difference, SubsetDifference
+from gymbox.evaluation.summary import Figures, Summary, TaskFigures
 from gymbox.evaluation.tallies import Spread
 from gymbox.printable import printable
 from gymbox.reports.report import Report, RunReport
 
 SHOWN = 50
 """Tasks of a list; the JSON twin has all."""
+LONGEST = 500
+"""Characters of a metric that is a text, a list or an object; the JSON twin has all."""
 UNKNOWN = "unknown"
 POLICIES = {"excluded": "left out of the figures", "as_failure": "counted as a reward of 0"}
 _SPECIAL = "\\`*_{}[]<>|#~&"
@@ -23,7 +27,7 @@ def markdown(report: Report) -> str:
     if report.comparison is not None:
         parts += [*_compared(report), ""]
     for run in report.runs:
-        parts += [*_run(run), ""]
+        parts += [*_run(run, report.by), ""]
     parts.append(f"Made by gymbox {told(report.gymbox)}, {report.made_at:%Y-%m-%d %H:%M} UTC.")
     return "\n".join(parts) + "\n"
 
@@ -34,7 +38,7 @@ def told(text: object) -> str:
     return "".join(f"\\{character}" if character in _SPECIAL else character for character in line)
 
 
-def _run(run: RunReport) -> Iterator[str]:
+def _run(run: RunReport, by: str | None) -> Iterator[str]:
     summary, total = run.summary, run.summary.total
     when = f", {run.started_at:%Y-%m-%d %H:%M} UTC" if run.started_at else ""
     yield f"## {told(run.name)}"
@@ -49,11 +53,22 @@ def _run(run: RunReport) -> Iterator[str]:
     if summary.torn_bytes:
         yield f"The last line, of {summary.torn_bytes} bytes, is not whole and was left out."
         yield ""
+    for title, found in (("Key metrics", run.key_metrics), ("The environments' own metrics", run.own_metrics)):
+        if found:
+            yield f"### {title}"
+            yield ""
+            yield from _table(("environment", "metric", "value"), _own(found))
+            yield ""
     several = {**summary.environments, "all": total} if len(summary.environments) > 1 else summary.environments
     yield from _table(("figure", *several), _figures(list(several.values()), summary.level))
     if summary.agent_totals:
         yield ""
         yield from _agents(run)
+    if summary.subsets:
+        yield ""
+        yield f"### By {told(by)}"
+        yield ""
+        yield from _subsets(summary)
     tasks = sorted(summary.tasks, key=lambda task: (task.mean is not None, task.mean or 0.0))
     if tasks:
         yield ""
@@ -62,6 +77,34 @@ def _run(run: RunReport) -> Iterator[str]:
         agent = ("agent",) if summary.agent_totals else ()
         columns = ("task", "environment", *agent, "solved", "mean reward", "missing", "errors")
         yield from _table(columns, map(_task, tasks[:SHOWN]))
+
+
+def _own(found: Mapping[str, dict[str, Any]]) -> Iterator[Sequence[object]]:
+    for environment, metrics in found.items():
+        for name, value in metrics.items():
+            plain = value if value is None or isinstance(value, int | float | str) else json.dumps(value)
+            whole = not isinstance(plain, str) or len(plain) <= LONGEST
+            yield environment, name, plain if whole else f"{str(plain)[:LONGEST]}…"
+
+
+def _subsets(summary: Summary) -> Iterator[str]:
+    """Figures of each subset, a line each: there may be dozens."""
+    listed = [(name, value, each) for name, found in summary.subsets.items() for value, each in found.items()]
+    ks = sorted({k for _, _, each in listed for k in each.pass_at})[-1:]
+    interval = f"{summary.level:.4g} interval"
+    columns = ("environment", "subset", "tasks", "with a reward", "without", "mean reward", "standard error", interval)
+    yield from _table(
+        (*columns, "solved", *(f"pass@{k}" for k in ks), "cost each"),
+        (
+            (
+                *(name, value, each.tasks, each.scored, each.missing, each.mean, each.standard_error),
+                *(_interval(each.interval), each.solved),
+                *(at.value if (at := each.pass_at.get(k)) else None for k in ks),
+                each.cost.mean,
+            )
+            for name, value, each in listed
+        ),
+    )
 
 
 def _agents(run: RunReport) -> Iterator[str]:
@@ -120,6 +163,11 @@ def _compared(report: Report) -> Iterator[str]:
     yield f"Compared with {to}; without a reward: {POLICIES[found.missing_policy]}."
     yield ""
     yield from _differences(found)
+    if found.subsets:
+        yield ""
+        yield f"By {told(report.by)}, each by itself: of many subsets, some differ by chance."
+        yield ""
+        yield from _subset_differences(found)
     yield ""
     yield from _table(
         ("run", "rollouts", "without a reward", "cost in all", "seconds each", "tokens in each", "tokens out each"),
@@ -152,8 +200,21 @@ def _differences(found: Comparison) -> Iterator[str]:
     yield from _table(columns, map(_difference, found.differences))
 
 
+def _subset_differences(found: Comparison) -> Iterator[str]:
+    interval = f"{found.level:.4g} interval"
+    yield from _table(
+        ("environment", "subset", "run", "difference", interval, "means", "tasks", "better", "worse"),
+        (
+            (
+                *(each.environment, each.subset, each.second, each.difference, _interval(each.interval)),
+                *(_means(each), each.paired, each.better, each.worse),
+            )
+            for each in found.subsets
+        ),
+    )
+
+
 def _difference(each: Difference) -> Sequence[object]:
-    means = f"{_said(each.first_mean)} → {_said(each.second_mean)}"
     return (
         each.environment,
         each.second,
@@ -162,7 +223,7 @@ def _difference(each: Difference) -> Sequence[object]:
         _interval(each.interval),
         each.p,
         each.p_holm,
-        means,
+        _means(each),
         each.paired,
     )
 
@@ -182,6 +243,10 @@ def _said(value: object) -> str:
 
 def _interval(ends: tuple[float, float] | None) -> str | None:
     return None if ends is None else f"{ends[0]:.4g} to {ends[1]:.4g}"
+
+
+def _means(each: Difference | SubsetDifference) -> str:
+    return f"{_said(each.first_mean)} → {_said(each.second_mean)}"
 
 
 def _mean(spread: Spread | None) -> float | None:

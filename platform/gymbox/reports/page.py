@@ -24,8 +24,9 @@ from gymbox.reports.sources import Source
 from gymbox.reports.trajectories import TEXT, Room
 
 SCRIPTS = (
-    *("dom", "formats", "data", "charts", "plots", "figures", "compared", "agents"),
-    *("rows", "columns", "filters", "table", "rollout", "reader", "page"),
+    *("dom", "formats", "data", "charts", "plots", "figures", "metrics", "subsets"),
+    *("compared", "agents"),
+    *("rows", "columns", "filters", "table", "judge", "rollout", "reader", "page"),
 )
 """In the order in which they stand in the page; they share one scope."""
 STYLES = ("page", "figures", "table", "reader", "media")

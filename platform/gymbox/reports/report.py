@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -39,6 +39,11 @@ class RunReport(_Frozen):
     """By agent, where the run has several; then as `plots`."""
     agents: Comparison | None = None
     """Of its agents to the first of them, where each was to do every task."""
+    key_metrics: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """By environment, where its manifest is at hand: what it wants to be seen first; null is what the run does not
+    tell."""
+    own_metrics: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """By environment: what its own `compute_metrics` made of the run, where that was asked for."""
     set_aside: int
     """Lines of `failures.jsonl`: earlier attempts, which no figure counts."""
 
@@ -52,6 +57,8 @@ class Report(_Frozen):
     made_at: datetime
     gymbox: str
     """The version that made it."""
+    by: str | None = None
+    """The field whose values tell apart the subsets of the runs' summaries."""
     runs: list[RunReport] = Field(min_length=1)
     comparison: Comparison | None = None
     """None of a single run."""

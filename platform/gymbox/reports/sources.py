@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
+from gymbox.environment import Environment
 from gymbox.errors import ConfigError
 from gymbox.evaluation.compare import Comparison
+from gymbox.evaluation.own_metrics import having_own_metrics, key_metrics, own_metrics
 from gymbox.evaluation.parts import agent_of
 from gymbox.evaluation.rollouts import Rollout, RunReader
 from gymbox.evaluation.summary import SUCCESS, Summary, summary
 from gymbox.evaluation.tallies import Missing
+from gymbox.reports.judgements import JudgeCalls
 from gymbox.reports.plots import Point, plots_of
 from gymbox.reports.recorded import LastCalls
 from gymbox.reports.report import ALL, RunReport
@@ -141,6 +145,7 @@ class Source:
         success: float = SUCCESS,
         level: float = 0.95,
         ks: Sequence[int] = (),
+        by: str | None = None,
     ) -> None:
         """
         Raises:
@@ -149,8 +154,10 @@ class Source:
         self.rows = Rows(by_agent=bool(reader.agents))
         self._lost: set[str] = set()
         """Attempts that left no response."""
-        self._reader = _Watched(reader, self._take)
-        self.summary: Summary = summary(self._reader, missing=missing, success=success, level=level, ks=ks, tasks=True)
+        self._plain, self._reader = reader, _Watched(reader, self._take)
+        self.summary: Summary = summary(
+            self._reader, missing=missing, success=success, level=level, ks=ks, by=by, tasks=True
+        )
         self._aside: RunReader | None = None
         self.counted = len(self.rows)
         path = reader.path / FAILURES
@@ -161,14 +168,34 @@ class Source:
                     self._take(rollout, aside=True)
         self.recorded = LastCalls(reader.path, self._lost)
 
+    @cached_property
+    def judged(self) -> JudgeCalls:
+        """What was recorded of the run's judge, looked for when it is first needed."""
+        return JudgeCalls(self._plain.path)
+
     def _take(self, rollout: Rollout, *, aside: bool = False) -> None:
         self.rows.add(rollout, aside=aside)
         attempt = rollout.line.get("sandbox")
         if rollout.line.get("response") is None and isinstance(attempt, str):
             self._lost.add(attempt)
 
-    def report(self, name: str, compared: Comparison | None = None) -> RunReport:
-        """What it says of the run; `compared`: its agents with one another."""
+    def report(
+        self, name: str, environments: Mapping[str, Environment], *, own: bool, compared: Comparison | None
+    ) -> RunReport:
+        """What it says of the run.
+
+        Args:
+            environments: those whose manifests tell key metrics.
+            own: also have the `compute_metrics` of those that have any.
+            compared: its agents with one another.
+
+        Raises:
+            ConfigError: see `own_metrics`.
+        """
+        # not of one that has no rollout here, as may be in a comparison: it would be computed of nothing
+        counts = {each: figures.rollouts for each, figures in self.summary.environments.items()}
+        done = {each: found for each, found in environments.items() if counts.get(each)}
+        more = {each: own_metrics(done[each], self._plain) for each in having_own_metrics(done)} if own else {}
         manifest = self._reader.manifest
         names = [ALL, *self.rows.environments] if len(self.rows.environments) > 1 else [ALL]
         return RunReport(
@@ -185,6 +212,12 @@ class Source:
                 for agent in self._reader.agents
             },
             agents=compared,
+            key_metrics={
+                each: key
+                for each, found in done.items()
+                if (key := key_metrics(found, self.summary.environments[each], more))
+            },
+            own_metrics=more,
             set_aside=len(self.rows) - self.counted,
         )
 

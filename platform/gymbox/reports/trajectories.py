@@ -6,9 +6,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from gymbox.evaluation.rollouts import Rollout
+
+if TYPE_CHECKING:
+    from gymbox.reports.judgements import Judgement
 
 TEXT = 20_000
 """Characters of one text that are shown; of a longer one, its beginning and its end."""
@@ -78,6 +81,8 @@ class Trajectory(TypedDict):
     """Why it is not to be trained on; None where it may be."""
     facts: dict[str, str]
     attempts: list[Attempt]
+    judged: NotRequired[list[Judgement]]
+    """What its verifier asked a judge, where that is recorded."""
 
 
 @dataclass
@@ -126,7 +131,7 @@ def trajectory(
     told = {name: room.cut(_text(error.get(name))) for name in ("kind", "stage", "detail", "logs") if error.get(name)}
     if rollout.error and not told:
         told = {"kind": room.cut(rollout.error), "detail": room.cut(rollout.detail)}
-    asked, out_of_asked = _items(_input(params), room)
+    asked, out_of_asked = asked_of(params, room)
     answered = isinstance(response, dict)
     done, out_of_done = _items(_object(response).get("output") if answered else _beyond(recorded, params), room)
     return {
@@ -149,6 +154,16 @@ def trajectory(
         "facts": _facts(rollout),
         "attempts": [_attempt(each, room) for each in _list(line.get("failed_attempts"))],
     }
+
+
+def asked_of(params: dict[str, Any], room: Room) -> tuple[list[Item], int]:
+    """The history of a request in the form of the Responses API, and how many items of it there is no room for."""
+    return _items(_input(params), room)
+
+
+def said_in(response: Any, room: Room) -> list[Item]:
+    """What an answer in that form says, as far as there is room."""
+    return _items(_object(response).get("output"), room)[0]
 
 
 def opening(line: dict[str, Any], longest: int) -> str:

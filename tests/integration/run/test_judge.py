@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+
+from gymbox.evaluation.rollouts import RunReader
+from gymbox.reports.files import write_report
+
+from tests.unit.reports.conftest import trajectories
 
 ENVIRONMENT = f"environment={Path(__file__).parents[3] / 'environments' / 'short_answers'}"
 COMMON = (ENVIRONMENT, "model=scripted", "provider=process", "runner.limit=2", "runner.output=out")
@@ -31,6 +37,37 @@ async def test_what_the_judge_is_asked_is_recorded_apart_and_can_be_replayed(gym
     again = await gymbox.run(*COMMON[:-1], "runner.output=again", "judge=replay", "judge.cassette=out/judge")
     assert again.code == 0, again.err
     assert [line["reward"] for line in gymbox.lines("again")] == [1.0, 1.0]
+
+
+async def test_the_report_shows_what_the_judge_was_asked_of_each_rollout(gymbox) -> None:
+    settings = ("judge=scripted", "runner.capture=on", "runner.repeats=2", "runner.concurrency=1")
+    ended = await gymbox.run(*COMMON, *settings)
+    assert ended.code == 0, ended.err
+    write_report([RunReader(gymbox.folder / "out")], {"html": gymbox.folder / "report.html"})
+    found = trajectories((gymbox.folder / "report.html").read_text())
+    outcomes = []
+    for told in found.values():
+        [question] = told["judged"]
+        assert [vote["vote"] for vote in question["votes"]] == [0, 1, 2]
+        assert question["tally"][0][1] == [["It says the same as the reference.", 3]]
+        assert question["tally"][1] == ["correct", [["true", 3]]]
+        assert "You grade answers" in question["asked"][0]["text"]
+        outcomes.append({vote["outcome"] for vote in question["votes"]})
+    assert sorted(map(str, outcomes)) == ["{'remembered'}"] * 2 + ["{'taken'}"] * 2
+
+
+async def test_where_the_answer_is_scored_in_a_fresh_sandbox_the_judge_is_recorded_for_the_same_rollout(
+    gymbox,
+) -> None:
+    copy = gymbox.folder / "short_answers"
+    shutil.copytree(Path(ENVIRONMENT.partition("=")[2]), copy)
+    manifest = copy / "environment.yaml"
+    manifest.write_text(manifest.read_text() + "verify: fresh\n")
+    ended = await gymbox.run(f"environment={copy}", *COMMON[1:], "judge=scripted", "runner.capture=on")
+    assert ended.code == 0, ended.err
+    [cassette] = (gymbox.folder / "out" / "judge" / "calls").glob("*.jsonl")
+    asking = {json.loads(line)["rollout"] for line in cassette.read_text().splitlines()}
+    assert asking == {line["sandbox"] for line in gymbox.lines("out")}
 
 
 async def test_without_a_judge_nothing_is_started_and_the_way_on_is_told(gymbox) -> None:

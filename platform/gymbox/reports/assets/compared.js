@@ -64,6 +64,14 @@ function verdicts() {
   });
 }
 
+/** Tables of a comparison. */
+const comparedDetails = () => [
+  costs(),
+  subsetDifferences(),
+  metricsTable("Key metrics", "key_metrics", report.runs),
+  metricsTable("The environments' own metrics", "own_metrics", report.runs),
+];
+
 /** What each run took. */
 function costs() {
   const each = report.runs.map((run) => [run, figuresOf(run)]);
@@ -102,5 +110,6 @@ function costs() {
           ]
         : [plain(run.name), ...Array(11).fill(UNKNOWN)],
     ),
+    true,
   );
 }

@@ -104,6 +104,7 @@ function headline(run) {
         ? el("p", { class: "below warn" }, `${number(figures.missing)} without, ${POLICIES[summary.missing_policy]}`)
         : "none without",
     ),
+    keyTile(run),
     figures.cost.count
       ? tile(
           "Cost",
@@ -146,7 +147,7 @@ const partly = (spread, figures) => (spread.count < figures.rollouts ? `known of
 const numbersTable = (title, columns, cells, wide = false) =>
   el("div", { class: wide ? "card wide" : "card" }, el("h3", {}, title), tableOf(title, columns, cells));
 
-/** Tables of a run: its environments, reward components and metrics, and why agents ended. */
+/** Tables of a run: its environments and their subsets, metrics, reward components, and why agents ended. */
 function details(run) {
   const figures = figuresOf(run);
   const environments = Object.entries(run.summary.environments);
@@ -174,6 +175,8 @@ function details(run) {
           true,
         )
       : null,
+    subsetsShown(run),
+    metricsTable("The environments' own metrics", "own_metrics", [run]),
     spreads.length > 0
       ? numbersTable(
           "Reward components and metrics",

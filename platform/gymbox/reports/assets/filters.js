@@ -74,6 +74,9 @@ function makeFilters(changed) {
     agentsOf().length > 0
       ? select("by", "Agent", [["", "any"], ...agentsOf().map((each) => [each, plain(each)])], set("by"))
       : null,
+    subsetNames().length > 0
+      ? select("subset", "Subset", [["", "any"], ...subsetNames().map((each) => [each, plain(each)])], set("subset"))
+      : null,
     kinds.length > 0
       ? select("kind", "Failure", [["", "any"], ...kinds.map((kind) => [kind, words(plain(kind))])], set("kind"))
       : null,
@@ -99,9 +102,10 @@ function makeFilters(changed) {
 }
 
 /** Set all filters, in the form too; what is not given is cleared. */
-function setFilters({ search = "", outcome = "", kind = "", by = "", low = null, high = null }) {
-  Object.assign(state, { search, outcome, kind, by, low, high, within: null });
-  for (const [id, value] of Object.entries({ search, outcome, kind, by, low: low ?? "", high: high ?? "" }))
+function setFilters({ search = "", outcome = "", kind = "", by = "", subset = "", low = null, high = null }) {
+  const chosen = { search, outcome, kind, by, subset };
+  Object.assign(state, chosen, { low, high, within: null });
+  for (const [id, value] of Object.entries({ ...chosen, low: low ?? "", high: high ?? "" }))
     if (byId(id)) byId(id).value = value;
 }
 
@@ -131,6 +135,7 @@ function rolloutFits(run, row, success, wanted) {
   if (state.scope !== "" && columns.environments[columns.tasks[columns.task[row]][0]] !== state.scope) return false;
   for (const wanted of [state.agent, state.by])
     if (wanted !== "" && agentOf(columns, columns.task[row]) !== wanted) return false;
+  if (state.subset !== "" && subsetOf(run, columns.task[row]) !== state.subset) return false;
   if (state.kind !== "" && columns.errors[columns.error[row]] !== state.kind) return false;
   if (state.outcome in OUTCOMES && outcomeOf(columns, row, success) !== state.outcome) return false;
   const reward = columns.reward[row];

@@ -27,7 +27,7 @@ function drawFigures() {
     failuresPlot(parts, (kind, which) => filterBy({ kind, by: by(which) })),
     compared ? null : timelinePlot(plotsOf(report.runs[0])),
   );
-  fill(byId("details"), compared ? costs() : details(report.runs[0]));
+  fill(byId("details"), compared ? comparedDetails() : details(report.runs[0]));
 }
 
 /** What the plots lay over one another, each in its colour: the runs, or the agents of one; else the one run. */
@@ -48,9 +48,9 @@ function partsShown() {
   return parts.filter((each) => each.figures);
 }
 
-/** Set the table's filters from a plot, and go there. */
-function filterBy(filters) {
-  if (!report.comparison) setView("rollouts", false);
+/** Set the table's filters from a plot or a table, and go there. */
+function filterBy(filters, view = "rollouts") {
+  if (!report.comparison) setView(view, false);
   setFilters(filters);
   drawTable();
   byId("table").scrollIntoView({ block: "start" });

@@ -40,11 +40,11 @@ function rolloutShown(run, row, told) {
           el("code", {}, `gymbox show RUN ${plain(columns.id[row])}`),
           ".",
         )
-      : trajectoryShown(told),
+      : trajectoryShown(told, columns.reward[row]),
   ];
 }
 
-function trajectoryShown(told) {
+function trajectoryShown(told, reward) {
   const { error, timings } = told;
   return [
     error.kind || error.detail
@@ -125,6 +125,7 @@ function trajectoryShown(told) {
           `${plural(told.left_out, "more item")} had no room here. All of it is in ${plain(told.file)}, line ${number(told.line)}.`,
         )
       : null,
+    judgeShown(told, reward),
     folded("What only the verifier saw", told.hidden, told),
     Object.keys(told.facts).length > 0
       ? el(

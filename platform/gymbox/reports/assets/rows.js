@@ -11,6 +11,7 @@ const state = {
   outcome: "",
   kind: "",
   by: "",
+  subset: "",
   low: null,
   high: null,
   within: null,

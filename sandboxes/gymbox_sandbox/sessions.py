@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gymbox_sandbox.author import deadline, failing_as, task_of
 from gymbox_sandbox.bodies import MOST_OF_A_TOOL, limited
+from gymbox_sandbox.once import Forgotten
 from gymbox_sandbox.options import Options
-from gymbox_sandbox.problems import AtCapacity, Conflict, ToolError
+from gymbox_sandbox.problems import AtCapacity, Conflict, Gone, ToolError
 from gymbox_sandbox.resources import ResourcesServer, Runs
 from gymbox_sandbox.scoring import Scoring
 from gymbox_sandbox.tasks import Verdict
@@ -43,6 +44,7 @@ class Sessions:
         self._options = options
         self._commands = commands
         self._sessions: dict[str, Session] = {}
+        self._closed = Forgotten()
 
     def names(self) -> list[str]:
         """Of the sessions alive, sorted."""
@@ -62,9 +64,12 @@ class Sessions:
         """The session `name`, made if it is new.
 
         Raises:
+            Gone: it was closed; a reset that comes too late does not bring it back.
             AtCapacity: the sandbox has as many as it may have.
         """
         if name not in self._sessions:
+            if name in self._closed:
+                raise Gone("this session has ended")
             if len(self._sessions) >= self._options.max_sessions:
                 raise AtCapacity(f"this sandbox serves at most {self._options.max_sessions} session(s)", retry_after=1)
             self._sessions[name] = Session(self._server(), self._options, self._commands)
@@ -84,7 +89,8 @@ class Sessions:
         return self._sessions.get(name)
 
     def close(self, name: str) -> None:
-        """Forget the session and its instance; what is no session is fine."""
+        """Forget the session and its instance, and that there can be one; what is no session is fine."""
+        self._closed.add(name)
         session = self._sessions.pop(name, None)
         if session is not None:
             session.stop_tools()

@@ -196,11 +196,11 @@ class Containers:
 
         Never raises for what fails inside: it is tried again until it is done.
         """
-        if container.capacity > 1:
-            self.claims.drop(sandbox)
         shared = container.capacity > 1 and container.started is not None and container.id in self._live
         if shared and not await self._session_ends.end(container, sandbox):
             container.closing = True  # whatever is left in there must not meet another task
+        if container.capacity > 1:
+            self.claims.drop(sandbox)
         container.sandboxes.discard(sandbox)
         if container.sandboxes or container.id not in self._live:
             return
@@ -377,6 +377,10 @@ class Containers:
         starts = {one.starting for one in self._live.values() if one.starting is not None and not one.spare}
         if starts:
             await asyncio.wait(starts, timeout=within)
+
+    def end_no_sessions(self) -> None:
+        """From now on containers are stopped, and not asked to end one session after another; some may not answer."""
+        self._session_ends.close()
 
     async def close(self, *, stop_all: bool) -> None:
         """Let go of the provider. What runs lives on, unless `stop_all`; what is still starting is stopped."""

@@ -140,6 +140,8 @@ class Sandboxes:
         self.draining = True
         await self.pools.close()
         self.arrivals.send_all_away(Unavailable("this controller has shut down", retry_after=FULL_RETRY))
+        if self._state.ephemeral:
+            self._containers.end_no_sessions()
         for sandbox in list(self._live.values()):
             if self._state.ephemeral or sandbox.container.started is None:
                 sandbox.error = Unavailable("this controller has shut down", retry_after=FULL_RETRY)

@@ -46,7 +46,7 @@ class InProcessContainer:
         app.router.add_post("/reset", self._reset)
         app.router.add_get("/sessions", self._sessions)
         app.router.add_delete("/sessions", self._end_sessions)
-        self._runner = web.AppRunner(app)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.2)
 
     async def start(self) -> None:
         self.spec.directory.mkdir(parents=True, exist_ok=True)

@@ -388,6 +388,17 @@ async def test_where_a_session_does_not_end_no_other_task_comes_in(controller, p
         await until(lambda: first.container.id not in provider.containers)
 
 
+async def test_a_run_that_ends_waits_for_no_container_that_hangs(controller, provider):
+    async with controller(ephemeral=True) as sandboxes:
+        first = await sandboxes.create(asked("s1", "shared"))
+        container = provider.containers[first.container.id]
+        container.may_end_sessions.clear()
+        deleting = asyncio.create_task(sandboxes.delete("s1"))
+        await until(lambda: container.requests_to_end == 1)
+    await deleting
+    assert not provider.containers
+
+
 async def test_where_a_session_cannot_be_ended_at_all_its_container_goes_with_it(controller, provider):
     async with controller() as sandboxes:
         first = await sandboxes.create(asked("s1", "shared"))

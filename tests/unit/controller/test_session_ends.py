@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from gymbox.controller import session_ends
 from gymbox.controller.container import Container
 from gymbox.controller.session_ends import SessionEnds
 from gymbox.http import HttpClient
@@ -78,3 +79,28 @@ async def test_who_waits_hears_it_where_it_is_given_up(server):
         await until(lambda: server.requests_to_end == 1)
         tasks[0].cancel()
         assert not await waiting
+
+
+async def test_a_container_that_does_not_answer_is_asked_once_for_all_that_wait(server, ends, monkeypatch):
+    monkeypatch.setattr(session_ends, "TIMEOUT", 0.3)
+    container = container_at(server)
+    server.may_end_sessions.clear()
+    first = asyncio.create_task(ends.end(container, "s0"))
+    await until(lambda: server.requests_to_end == 1)
+    second = asyncio.create_task(ends.end(container, "s1"))
+    assert await asyncio.gather(first, second) == [False, False]
+    assert server.requests_to_end == 1
+    server.may_end_sessions.set()
+    assert await ends.end(container, "s2")
+
+
+async def test_nobody_waits_for_a_container_once_all_are_stopped(server, ends):
+    container = container_at(server)
+    server.may_end_sessions.clear()
+    first = asyncio.create_task(ends.end(container, "s0"))
+    await until(lambda: server.requests_to_end == 1)
+    second = asyncio.create_task(ends.end(container, "s1"))
+    await asyncio.sleep(0)
+    ends.close()
+    assert await asyncio.gather(first, second) == [False, False]
+    assert not await ends.end(container, "s2")

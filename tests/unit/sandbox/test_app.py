@@ -445,6 +445,15 @@ def test_one_session_too_many_is_turned_away_until_another_ends() -> None:
         assert sandbox.client.get("/sessions").json()["sessions"] == ["b"]
 
 
+def test_a_session_that_has_ended_is_not_brought_back_by_a_reset_that_comes_too_late() -> None:
+    with serving(max_sessions=2) as sandbox:
+        sandbox.reset("a")
+        sandbox.client.request("DELETE", "/sessions", json={"sessions": ["a", "never-reset"]})
+        for name in ("a", "never-reset"):
+            assert sandbox.reset(name).status_code == 410
+        assert sandbox.client.get("/sessions").json()["sessions"] == []
+
+
 def test_a_body_that_would_fill_the_memory_is_not_read(sandbox: Sandbox) -> None:
     sandbox.reset(initial_count=1)
 

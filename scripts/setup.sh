@@ -51,7 +51,10 @@ python=$(find_python)
 say "making .venv with $python"
 [ -x .venv/bin/python ] && .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null ||
     "$uv" venv --quiet --clear --python "$python" .venv
-"$uv" pip sync --quiet --python .venv/bin/python --require-hashes requirements-dev.lock
+# where Python may write no bytecode of its own, as many images have it, each command would spend seconds on compiling
+compile=${PYTHONDONTWRITEBYTECODE:+--compile-bytecode}
+"$uv" pip sync --quiet --python .venv/bin/python --require-hashes ${compile:-} requirements-dev.lock
 "$uv" pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation -e .
+[ -z "$compile" ] || .venv/bin/python -m compileall -q platform sandboxes
 printf '%s' "$digest" >"$stamp"
 say "ready: .venv/bin/gymbox"

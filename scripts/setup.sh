@@ -51,10 +51,11 @@ python=$(find_python)
 say "making .venv with $python"
 [ -x .venv/bin/python ] && .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null ||
     "$uv" venv --quiet --clear --python "$python" .venv
-# where Python may write no bytecode of its own, as many images have it, each command would spend seconds on compiling
-compile=${PYTHONDONTWRITEBYTECODE:+--compile-bytecode}
-"$uv" pip sync --quiet --python .venv/bin/python --require-hashes ${compile:-} requirements-dev.lock
+"$uv" pip sync --quiet --python .venv/bin/python --require-hashes requirements-dev.lock
 "$uv" pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation -e .
-[ -z "$compile" ] || .venv/bin/python -m compileall -q platform sandboxes
+# where Python may keep no bytecode, as in many images, each command would spend seconds on compiling what it imports
+used="gymbox.cli, gymbox.config, gymbox.embedded, gymbox.runs.job, gymbox.models.server, gymbox_sandbox.serve"
+env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -c "import $used" ||
+    { say "what was installed cannot be imported; see above" >&2; exit 1; }
 printf '%s' "$digest" >"$stamp"
 say "ready: .venv/bin/gymbox"

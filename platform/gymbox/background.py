@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from gymbox_sandbox.background import (
-    ID_PATTERN,
     JobOutput,
     JobRequest,
     JobView,
@@ -21,9 +19,10 @@ from gymbox_sandbox.background import (
     ShellView,
 )
 
-from gymbox.errors import Invalid, from_wire
+from gymbox.errors import from_wire
 from gymbox.execution import Execution
 from gymbox.models.sse import events_of
+from gymbox.requests import COMMAND_PATTERN, in_path, request_of
 
 if TYPE_CHECKING:
     import aiohttp
@@ -38,18 +37,12 @@ SILENCE = 86_400.0
 """Seconds for which nothing of a job's output or of changes may come."""
 
 
-def _named(id: str) -> str:
-    """
-    Raises:
-        Invalid: it is no name for a job or a shell.
-    """
-    if not re.match(ID_PATTERN, id):
-        raise Invalid(f"{id!r} is no id: up to 64 letters, digits, '.', '_' and '-', beginning with a letter or digit")
-    return id
-
-
 def _job(id: str, what: str = "") -> str:
-    return f"/exec/jobs/{_named(id)}{what}"
+    return f"/exec/jobs/{in_path(id, 'job', COMMAND_PATTERN)}{what}"
+
+
+def _shell(id: str, what: str = "") -> str:
+    return f"/exec/shells/{in_path(id, 'shell', COMMAND_PATTERN)}{what}"
 
 
 class Jobs:
@@ -68,7 +61,7 @@ class Jobs:
             AtCapacity: as many run as may.
             SandboxEnded: the sandbox is no more.
         """
-        request = JobRequest(command=command, **options)
+        request = request_of(JobRequest, command=command, **options)
         body = request.model_dump_json(exclude_unset=True).encode()
         answer = await self._calls.send("PUT", _job(id), body, timeout=CALL, repeatable=True)
         return JobView.model_validate_json(answer.body)
@@ -148,14 +141,15 @@ class Shell:
         made good by asking again, and the command runs once.
 
         Raises:
+            Invalid: the options are wrong.
             Gone: the shell has ended, and its state is lost.
             Conflict: it runs another command.
             SandboxEnded: the sandbox is no more.
         """
-        request = ShellRun(command=command, **options)
+        request = request_of(ShellRun, command=command, **options)
         answer = await self._calls.send(
             "POST",
-            f"/exec/shells/{self.id}/run",
+            _shell(self.id, "/run"),
             request.model_dump_json(exclude_unset=True).encode(),
             timeout=request.timeout + GRACE,
             repeatable=request.request_id is not None,
@@ -169,7 +163,7 @@ class Shell:
             NotFound: it was closed before.
             SandboxEnded: the sandbox is no more.
         """
-        await self._calls.send("DELETE", f"/exec/shells/{self.id}", timeout=CALL, repeatable=False)
+        await self._calls.send("DELETE", _shell(self.id), timeout=CALL, repeatable=False)
 
 
 class Shells:
@@ -182,12 +176,13 @@ class Shells:
         """Open a shell under an id of the caller's, or find it again; `options` are ShellRequest's.
 
         Raises:
+            Invalid: the options are wrong, or the id is none.
             Conflict: another shell has that id.
             AtCapacity: there are as many as may be.
             SandboxEnded: the sandbox is no more.
         """
-        body = ShellRequest(**options).model_dump_json().encode()
-        answer = await self._calls.send("PUT", f"/exec/shells/{_named(id)}", body, timeout=CALL, repeatable=True)
+        body = request_of(ShellRequest, **options).model_dump_json().encode()
+        answer = await self._calls.send("PUT", _shell(id), body, timeout=CALL, repeatable=True)
         return Shell(ShellView.model_validate_json(answer.body), self._calls)
 
     async def list(self) -> list[ShellView]:

@@ -37,6 +37,7 @@ from gymbox.errors import Invalid, NotFound, Problem, SandboxEnded, StartFailed,
 from gymbox.held_sandbox import HeldSandbox, delete_quietly
 from gymbox.http import Answer, HttpClient
 from gymbox.network import Traffic
+from gymbox.requests import in_path, request_of
 from gymbox.sandbox_calls import ENDED_WAIT, Reach
 from gymbox.sandbox_client import SandboxClient
 
@@ -49,7 +50,7 @@ MOST_CREATING = 512
 
 class ControllerClient:
     """The REST API of a controller. Whatever is called, Unavailable is raised where it does not answer, TimedOut where
-    it does not in time, and Unauthorized where it does not know the token.
+    it does not in time, Unauthorized where it does not know the token, and Invalid for an id or a name that is none.
 
     Args:
         lease: seconds for which a sandbox outlives a caller that vanished.
@@ -111,7 +112,7 @@ class ControllerClient:
         Raises:
             NotFound: there is none of that id.
         """
-        await self._json("DELETE", f"/sandboxes:group/{id}", timeout=120)
+        await self._json("DELETE", f"/sandboxes:group/{in_path(id, 'group')}", timeout=120)
 
     async def pools(self) -> list[PoolView]:
         """How many started containers of which environments wait for requests."""
@@ -125,7 +126,7 @@ class ControllerClient:
             Invalid: more than there may be sandboxes.
         """
         body = settings.model_dump(exclude_unset=True)
-        return PoolView.model_validate(await self._json("PUT", f"/pools/{environment}", json=body))
+        return PoolView.model_validate(await self._json("PUT", _pool(environment), json=body))
 
     async def forecast(self, environment: str, sandboxes: int) -> None:
         """Tell how many sandboxes the run of this client (see `of_run`) will still ask for.
@@ -134,7 +135,8 @@ class ControllerClient:
             NotFound: there is no such environment.
         """
         run = self._claim.get("run") or "client"
-        await self._json("PUT", f"/pools/{environment}/forecasts/{run}", json={"sandboxes": sandboxes})
+        path = _pool(environment, f"/forecasts/{in_path(run, 'run')}")
+        await self._json("PUT", path, json={"sandboxes": sandboxes})
 
     async def _created(self, path: str, request: CreateSandbox, timeout: float) -> Any:
         headers = {ROLLOUT_HEADER: request.id} if request.id else {}
@@ -166,7 +168,7 @@ class ControllerClient:
         """
         params = {"wait_ended": f"{wait_ended:g}"}
         return SandboxView.model_validate(
-            await self._json("GET", f"/sandboxes/{id}", params=params, timeout=30 + wait_ended)
+            await self._json("GET", _sandbox(id), params=params, timeout=30 + wait_ended)
         )
 
     async def delete(self, id: str) -> None:
@@ -175,7 +177,7 @@ class ControllerClient:
         Raises:
             NotFound: there is none of that id.
         """
-        await self._json("DELETE", f"/sandboxes/{id}", timeout=120)
+        await self._json("DELETE", _sandbox(id), timeout=120)
 
     async def renew(self, id: str, lease: float | None = None) -> SandboxView:
         """Let it live for another lease.
@@ -183,7 +185,7 @@ class ControllerClient:
         Raises:
             NotFound, Gone: it does not live.
         """
-        return SandboxView.model_validate(await self._json("POST", f"/sandboxes/{id}/renew", json={"lease": lease}))
+        return SandboxView.model_validate(await self._json("POST", _sandbox(id, "/renew"), json={"lease": lease}))
 
     async def logs(self, id: str, tail: int = 100) -> str:
         """The last lines that its container printed.
@@ -191,7 +193,7 @@ class ControllerClient:
         Raises:
             NotFound: there is none of that id.
         """
-        answer = await self._request("GET", f"/sandboxes/{id}/logs", params={"tail": str(tail)})
+        answer = await self._request("GET", _sandbox(id, "/logs"), params={"tail": str(tail)})
         return answer.body.decode(errors="replace")
 
     async def snapshot(
@@ -209,7 +211,7 @@ class ControllerClient:
             AtCapacity: there is no room for it.
         """
         body = {"id": name, "files_only": files_only}
-        found = await self._json("POST", f"/sandboxes/{id}/snapshot", json=body, timeout=timeout, retry=False)
+        found = await self._json("POST", _sandbox(id, "/snapshot"), json=body, timeout=timeout, retry=False)
         return SnapshotView.model_validate(found)
 
     async def fork(
@@ -233,10 +235,9 @@ class ControllerClient:
         Raises:
             Problem: as `snapshot` and `create`.
         """
-        request = ForkSandbox(
-            n=n, id=name, files_only=files_only, lease=lease, labels=dict(labels or {}), patience=patience
-        )
-        found = await self._started(f"/sandboxes/{id}/fork", request.model_dump(), timeout=timeout)
+        fields = {"files_only": files_only, "lease": lease, "labels": dict(labels or {}), "patience": patience}
+        request = request_of(ForkSandbox, n=n, id=name, **fields)
+        found = await self._started(_sandbox(id, "/fork"), request.model_dump(), timeout=timeout)
         return [SandboxView.model_validate(view) for view in found]
 
     async def pause(self, id: str) -> SandboxView:
@@ -246,11 +247,11 @@ class ControllerClient:
             NotFound, Gone: it does not live.
             Invalid: its provider cannot do that.
         """
-        return SandboxView.model_validate(await self._json("POST", f"/sandboxes/{id}/pause"))
+        return SandboxView.model_validate(await self._json("POST", _sandbox(id, "/pause")))
 
     async def unpause(self, id: str) -> SandboxView:
         """Let a paused sandbox go on. Raises as `pause`."""
-        return SandboxView.model_validate(await self._json("POST", f"/sandboxes/{id}/unpause"))
+        return SandboxView.model_validate(await self._json("POST", _sandbox(id, "/unpause")))
 
     async def snapshots(self, *, environment: str | None = None) -> list[SnapshotView]:
         """All snapshots, oldest first."""
@@ -263,7 +264,7 @@ class ControllerClient:
             NotFound: there is none of that id.
             Conflict: a sandbox is beginning with it right now.
         """
-        await self._json("DELETE", f"/snapshots/{id}")
+        await self._json("DELETE", f"/snapshots/{in_path(id, 'snapshot')}")
 
     async def traffic(self, id: str) -> Traffic:
         """What a sandbox's network policy let through and refused so far.
@@ -271,7 +272,7 @@ class ControllerClient:
         Raises:
             NotFound: there is none of that id.
         """
-        return Traffic.model_validate(await self._json("GET", f"/sandboxes/{id}/network"))
+        return Traffic.model_validate(await self._json("GET", _sandbox(id, "/network")))
 
     async def environments(self) -> list[Manifest]:
         """The manifests of what sandboxes can be made of."""
@@ -288,7 +289,8 @@ class ControllerClient:
             Invalid: its image does not build; `extra["log"]` ends with the failing step.
         """
         query = {"prepare": "true"} if prepare else {}
-        found = await self._json("GET", f"/environments/{name}", params=query, timeout=timeout if prepare else 60)
+        path = f"/environments/{in_path(name, 'environment')}"
+        found = await self._json("GET", path, params=query, timeout=timeout if prepare else 60)
         return EnvironmentView.model_validate(found)
 
     async def judge(self) -> Judge:
@@ -361,7 +363,7 @@ class ControllerClient:
     async def sandbox_of(self, manifest: Manifest, id: str | None = None) -> AsyncIterator[SandboxClient]:
         """See `sandbox`; for those who have only the manifest, as the controller tells it."""
         id = id or f"{manifest.name}-{secrets.token_hex(8)}"
-        request = CreateSandbox(id=id, environment=manifest.name, lease=self._lease, **self._claim)
+        request = request_of(CreateSandbox, id=id, environment=manifest.name, lease=self._lease, **self._claim)
         held = HeldSandbox(self, request, self._lease, self._creating)
         try:
             yield self.open(await held.created(self._patience), manifest)
@@ -385,3 +387,11 @@ class ControllerClient:
     async def _json(self, method: str, path: str, **options: Any) -> Any:
         answer = await self._request(method, path, **options)
         return answer.json() if answer.body else None
+
+
+def _sandbox(id: str, what: str = "") -> str:
+    return f"/sandboxes/{in_path(id, 'sandbox')}{what}"
+
+
+def _pool(environment: str, what: str = "") -> str:
+    return f"/pools/{in_path(environment, 'environment')}{what}"

@@ -14,6 +14,7 @@ from gymbox_sandbox.wire import ExecResult
 
 from gymbox.errors import Unavailable, from_wire
 from gymbox.models.sse import events_of
+from gymbox.requests import COMMAND_PATTERN, in_path
 
 
 class Tell(Protocol):
@@ -90,4 +91,4 @@ class Execution:
         await self._post("signal", json.dumps({"signal": name}).encode())
 
     async def _post(self, what: str, body: bytes, params: Mapping[str, str] | None = None) -> None:
-        await self._tell(f"/exec/{self.id}/{what}", body, params)
+        await self._tell(f"/exec/{in_path(self.id, 'command', COMMAND_PATTERN)}/{what}", body, params)

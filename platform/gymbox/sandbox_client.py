@@ -32,6 +32,7 @@ from gymbox.errors import (
 )
 from gymbox.execution import Execution
 from gymbox.http import HttpClient
+from gymbox.requests import TOOL_PATTERN, in_path, request_of
 from gymbox.sandbox_calls import Reach, SandboxCalls, Why
 
 if TYPE_CHECKING:
@@ -102,12 +103,13 @@ class SandboxClient:
         """Call a tool; sent once only, so it never runs twice.
 
         Raises:
+            Invalid: no tool can have that name.
             Problem: no answer in time, or verify has begun.
             SandboxEnded: it is no more.
         """
         answer = await self._calls.send(
             "POST",
-            f"/tools/{name}",
+            f"/tools/{in_path(name, 'tool', TOOL_PATTERN)}",
             json.dumps(arguments).encode(),
             timeout=self._manifest.timeouts.tool + GRACE,
             repeatable=False,
@@ -210,7 +212,7 @@ class SandboxClient:
             Conflict: another request had that id.
             SandboxEnded: it is no more.
         """
-        request = ExecRequest(command=command, **options)
+        request = request_of(ExecRequest, command=command, **options)
         body = request.model_dump_json(exclude_unset=True).encode()
         once, timeout = request.request_id is not None, request.timeout + GRACE
         answer = await self._calls.send("POST", "/exec", body, timeout=timeout, repeatable=once)

@@ -91,7 +91,7 @@ def _view(job: Job) -> Response:
 
 def _id(request: Request) -> str:
     id: str = request.path_params["id"]
-    if not re.match(ID_PATTERN, id):
+    if not re.fullmatch(ID_PATTERN, id):
         raise Invalid(f"{id!r} is no id: up to 64 letters, digits, '.', '_' and '-', beginning with a letter or digit")
     return id
 

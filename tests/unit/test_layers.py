@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 PLATFORM = ROOT / "platform" / "gymbox"
 BOTTOM = {
     *("errors", "http", "environment", "guard", "lifetime", "logs", "network", "redaction", "serving", "sockets"),
-    *("api_page", "printable", "services"),
+    *("api_page", "printable", "requests", "services"),
 }
 ISLANDS = {
     "controller": {"controller"},

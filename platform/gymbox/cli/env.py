@@ -108,7 +108,7 @@ def resolve(name: str, folder: list[Path] = Folders, as_json: bool = AsJson) -> 
 @app.command()
 def init(name: str, folder: list[Path] = Folders) -> None:
     """Make a new environment that works: manifest, server, tasks with gold replies, README, tests."""
-    if not re.match(ID_PATTERN, name):
+    if not re.fullmatch(ID_PATTERN, name):
         raise ConfigError(f"{name!r} is no name for an environment: use letters, digits, '.', '_' and '-'")
     target = (folder[0] if folder else Path("environments")) / name
     if target.exists():

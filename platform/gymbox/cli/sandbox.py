@@ -25,6 +25,7 @@ from gymbox.cli.options import AsJson
 from gymbox.cli.output import say
 from gymbox.cli.terminals import LONGEST, exit_code, follow, raw_terminal, terminal_size
 from gymbox.errors import ConfigError, NotFound
+from gymbox.requests import in_path, request_of
 from gymbox.sdk.trees import pack, unpack
 
 if TYPE_CHECKING:  # imported where they are used, so that --help is quick
@@ -76,6 +77,8 @@ def rm(
     """Remove sandboxes."""
     if bool(ids) == all_:
         raise ConfigError("say which sandboxes to remove: their ids, or --all")
+    for id in ids or ():
+        in_path(id, "sandbox")  # of several, none is removed where one is no id
 
     async def remove(client: ControllerClient) -> list[str]:
         chosen = ids or [view.id for view in await client.sandboxes() if view.status != "ended"]
@@ -189,7 +192,7 @@ def exec_(
         sandbox = await client.attach(id)
         if detach:
             return (await sandbox.jobs.start(name or f"job-{secrets.token_hex(4)}", **fields)).id
-        async with sandbox.exec_stream(ExecRequest(**fields, stream=True)) as execution:
+        async with sandbox.exec_stream(request_of(ExecRequest, **fields, stream=True)) as execution:
             with raw_terminal() if here else nullcontext():
                 return await follow(execution, sys.stdin.fileno() if interactive else None, resizes=here)
 
@@ -238,7 +241,7 @@ def shell(
             if all(job.id != name for job in await sandbox.jobs.list()):
                 await sandbox.jobs.start(name, **fields)
             return await jobs.on_terminal(sandbox, name)
-        async with sandbox.exec_stream(ExecRequest(**fields, stream=True)) as execution:
+        async with sandbox.exec_stream(request_of(ExecRequest, **fields, stream=True)) as execution:
             with raw_terminal():
                 return await follow(execution, sys.stdin.fileno(), resizes=True)
 

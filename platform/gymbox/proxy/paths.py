@@ -73,7 +73,7 @@ class Target:
         path, query = canonical(raw)
         _, kind, *rest = path.split("/", 3)
         name = rest[0] if rest else ""
-        if kind not in Kind or not _ID.match(name):
+        if kind not in Kind or not _ID.fullmatch(name):
             raise NotFound(f"there is no {path!r} here; paths start with /sandboxes/ID, /models/NAME or /agents/NAME")
         inner = "/" + (rest[1] if len(rest) > 1 else "")
         first = inner.split("/", 2)[1].lower()

@@ -12,6 +12,7 @@ from typing import Any, cast
 from gymbox.errors import TimedOut, Unavailable
 from gymbox.http import HttpClient
 from gymbox.models.sse import events_of
+from gymbox.requests import in_path
 from gymbox.runs.register import HOST
 from gymbox.runs.view import RunView
 
@@ -23,7 +24,7 @@ TRIES = 5
 
 class RunsClient:
     """Calls of `/v1/runs`, as methods. Whatever is called, Unavailable is raised where nobody answers, TimedOut where
-    that takes more than a minute, and Unauthorized where the token is not known.
+    that takes more than a minute, Unauthorized where the token is not known, and Invalid for an id that is none.
 
     Args:
         url: of a controller; leave it out with `socket`.
@@ -50,7 +51,7 @@ class RunsClient:
         Raises:
             NotFound: there is none of that id.
         """
-        return RunView.model_validate(await self._json("GET", f"/{id}"))
+        return RunView.model_validate(await self._json("GET", _run(id)))
 
     async def create(self, overrides: list[str], *, id: str | None = None) -> RunView:
         """Have a run done; with an id of the caller's it may be asked again and is begun once.
@@ -69,7 +70,7 @@ class RunsClient:
             NotFound: there is none of that id.
             Conflict: it is not under way.
         """
-        return RunView.model_validate(await self._json("POST", f"/{id}/pause"))
+        return RunView.model_validate(await self._json("POST", _run(id, "/pause")))
 
     async def resume(self, id: str, overrides: Sequence[str] = ()) -> RunView:
         """Go on with what was paused, interrupted or stopped by its budget.
@@ -81,7 +82,7 @@ class RunsClient:
             AtCapacity: as many runs are live as may be.
         """
         asked = {"json": {"overrides": list(overrides)}} if overrides else {}
-        return RunView.model_validate(await self._json("POST", f"/{id}/resume", **asked))
+        return RunView.model_validate(await self._json("POST", _run(id, "/resume"), **asked))
 
     async def cancel(self, id: str, *, now: bool = False) -> RunView:
         """Stop it softly, or `now`, which drops what is under way.
@@ -90,7 +91,7 @@ class RunsClient:
             NotFound: there is none of that id.
             Conflict: it is not live.
         """
-        return RunView.model_validate(await self._json("POST", f"/{id}/cancel", json={"now": now}))
+        return RunView.model_validate(await self._json("POST", _run(id, "/cancel"), json={"now": now}))
 
     async def events(self, id: str, after: str = "") -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """Names and data of what happens, to the end; where the connection breaks, it goes on from there.
@@ -103,7 +104,7 @@ class RunsClient:
             try:
                 headers = {**self._headers, **({"Last-Event-ID": after} if after else {})}
                 async with self._http.stream(
-                    "GET", f"{self._url}/{id}/events", idle=IDLE, socket=self._socket, headers=headers
+                    "GET", self._url + _run(id, "/events"), idle=IDLE, socket=self._socket, headers=headers
                 ) as answer:
                     if answer.status == 204:
                         return
@@ -124,3 +125,7 @@ class RunsClient:
         return await self._http.json(
             method, self._url + path, headers=self._headers, socket=self._socket, timeout=60, **options
         )
+
+
+def _run(id: str, what: str = "") -> str:
+    return f"/{in_path(id, 'run')}{what}"

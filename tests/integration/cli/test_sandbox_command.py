@@ -151,6 +151,43 @@ async def test_a_controller_of_another_token_found_here_is_told_as_none(controll
         await asyncio.to_thread(ask, "", lambda client: client.sandboxes())
 
 
+@pytest.mark.parametrize(
+    ("group", "name", "arguments"),
+    [
+        ("sandbox", "rm", ("s1", "../snapshots/kept")),
+        ("sandbox", "rm", ("",)),
+        ("sandbox", "show", ("s1/logs",)),
+        ("sandbox", "show", ("s1?wait_ended=1",)),
+        ("sandbox", "exec", ("", "true")),
+        ("sandbox", "exec", ("-d", "--name", "../j", "s1", "true")),
+        ("sandbox", "exec", ("--shell", "..", "s1", "true")),
+        ("sandbox", "fork", ("../s1",)),
+        ("snapshot", "rm", ("../sandboxes/s1",)),
+        ("pool", "set", ("../sandboxes", "1")),
+    ],
+)
+async def test_what_is_no_id_is_refused_and_leads_to_nothing_else(gymbox, client, group, name, arguments):
+    await client.snapshot("s1", name="kept")
+
+    ran = await gymbox(name, *arguments, group=group)
+
+    assert (ran.code, ran.out, len(ran.err.splitlines())) == (1, "", 1), ran.err
+    assert "is no id: up to" in ran.err and "beginning with a letter or digit" in ran.err
+    assert [view.status for view in await client.sandboxes()] == ["ready"]
+    assert [view.id for view in await client.snapshots()] == ["kept"]
+
+
+async def test_options_that_make_no_request_are_told_by_their_names(gymbox):
+    for name, arguments, said in (
+        ("exec", ("--timeout", "-1", "s1", "true"), "timeout: "),
+        ("exec", ("-d", "--timeout", "-1", "s1", "true"), "timeout: "),
+        ("exec", ("--shell", "w", "--timeout", "-1", "s1", "true"), "timeout: "),
+        ("fork", ("--name", "../x", "s1"), "id: "),
+    ):
+        ran = await gymbox(name, *arguments)
+        assert (ran.code, said in ran.err, "Traceback" in ran.err) == (1, True, False), ran.err
+
+
 async def test_sandboxes_are_removed_by_id_or_all(gymbox, client):
     await client.create(CreateSandbox(id="s2", environment="counter"))
     assert (await gymbox("rm", "s1")).out == "s1\n"

@@ -1,0 +1,52 @@
+"""Requests: what callers give for one, checked before anything is sent: ids and names in its path, and its fields."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import quote
+
+from gymbox_sandbox.background import ID_PATTERN as COMMAND_PATTERN
+from gymbox_sandbox.lifecycle import ID_PATTERN
+from pydantic import BaseModel, ValidationError
+
+from gymbox.errors import Invalid
+
+__all__ = ["COMMAND_PATTERN", "TOOL_PATTERN", "in_path", "request_of"]
+
+TOOL_PATTERN = r"(?!\.\.?$)[^/]{1,200}"
+"""Of tools, which an environment names: whatever a path can have as one part."""
+_LETTERS = "up to {} letters, digits, '.', '_' and '-', beginning with a letter or digit"
+_SHAPES = {
+    ID_PATTERN: _LETTERS.format(100),
+    COMMAND_PATTERN: _LETTERS.format(64),
+    TOOL_PATTERN: "up to 200 characters, none of which is '/'",
+}
+
+
+def in_path(id: str, of: str, pattern: str = ID_PATTERN) -> str:
+    """An id or a name as one part of a path, which leads nowhere else.
+
+    Args:
+        of: what it names, for the error.
+
+    Raises:
+        Invalid: it is none; the text says what one looks like.
+    """
+    if not isinstance(id, str) or not re.fullmatch(pattern, id):
+        raise Invalid(f"{of} {id!r:.200} is no id: {_SHAPES[pattern]}")
+    return quote(id, safe="")
+
+
+def request_of[Request: BaseModel](kind: type[Request], **fields: Any) -> Request:
+    """A request with these fields.
+
+    Raises:
+        Invalid: which of them are wrong, and how, with the nearest name for a typo.
+    """
+    try:
+        return kind(**fields)
+    except ValidationError as error:
+        from gymbox.environment import explain  # late: what manifests are made of is much to load for a command
+
+        raise Invalid(f"this cannot be asked for:\n{explain(error, list(kind.model_fields))}") from error

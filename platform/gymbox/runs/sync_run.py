@@ -42,12 +42,14 @@ class SyncRun:
         self.close()
 
     def close(self) -> None:
-        """End what is under way, wait until it is cleaned up, and end the thread; safe to call twice."""
+        """End what is under way, wait until it is cleaned up, and end the thread; safe to call twice. In a process
+        that was forked from the run's it leaves the run alone."""
         loop = self._loop
         if loop is None:
             return
         try:
-            loop.call(self._run.aclose())
+            if loop.is_here:
+                loop.call(self._run.aclose())
         finally:
             self._loop = None
             loop.close()
@@ -148,7 +150,7 @@ class SyncRun:
         finally:
             if own:
                 self.close()
-            elif self._loop is not None:
+            elif self._loop is not None and self._loop.is_here:
                 self._call(results.aclose())
 
 

@@ -6,6 +6,7 @@ with SyncSandbox("debian:trixie-slim") as box:
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -25,7 +26,7 @@ Call = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class _SharedLoop:
-    """One loop for all who hold it at a time."""
+    """One loop for all in this process who hold it at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,19 +40,31 @@ class _SharedLoop:
                 self._loop = LoopThread("gymbox-sandboxes")
             return self._loop
 
-    def give_back(self) -> None:
+    def give_back(self, loop: LoopThread) -> None:
         with self._lock:
+            if loop is not self._loop:  # of the process that this one was forked from
+                return
             self._users -= 1
-            if not self._users and self._loop is not None:
-                self._loop.close()
+            if not self._users:
+                loop.close()
                 self._loop = None
+
+    def begin_anew(self) -> None:
+        """In a process that was forked: the parent's thread is not here, nor whoever may have held the lock."""
+        self._lock = threading.Lock()
+        self._users, self._loop = 0, None
 
 
 _LOOP = _SharedLoop()
+os.register_at_fork(after_in_child=_LOOP.begin_anew)
 
 
 class SyncSandbox:
-    """See `Sandbox`, whose arguments and methods these are, for use as `with`. Ctrl-C removes it as well."""
+    """See `Sandbox`, whose arguments and methods these are, for use as `with`. Ctrl-C removes it as well.
+
+    A process that is forked meanwhile can open sandboxes of its own. To use the parent's there raises RuntimeError,
+    and to leave its block leaves the sandbox alone.
+    """
 
     def __init__(self, image: str | None = None, **settings: Any) -> None:
         """
@@ -70,7 +83,7 @@ class SyncSandbox:
             with _entered(loop.call, Sandbox.host(provider, **settings)):
                 yield
         finally:
-            _LOOP.give_back()
+            _LOOP.give_back(loop)
 
     @staticmethod
     @contextmanager
@@ -82,7 +95,7 @@ class SyncSandbox:
             with _entered(loop.call, pool):
                 yield SyncSandboxPool(pool, loop.call)
         finally:
-            _LOOP.give_back()
+            _LOOP.give_back(loop)
 
     @classmethod
     def _of(cls, sandbox: Sandbox) -> Self:
@@ -109,7 +122,8 @@ class SyncSandbox:
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._call(self._sandbox.__aexit__())
+            if self._loop is None or self._loop.is_here:
+                self._call(self._sandbox.__aexit__())
         finally:
             self._leave()
 
@@ -168,9 +182,9 @@ class SyncSandbox:
         return self._loop.call(coroutine)
 
     def _leave(self) -> None:
-        if self._loop is not None:
-            self._loop = None
-            _LOOP.give_back()
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            _LOOP.give_back(loop)
 
 
 class SyncSandboxPool:
@@ -230,12 +244,14 @@ async def _next(events: AsyncIterator[ExecEvent]) -> ExecEvent | None:
 
 @contextmanager
 def _entered[Found](call: Call, block: AbstractAsyncContextManager[Found]) -> Iterator[Found]:
-    """What a block gives that is entered and left in the loop's thread."""
+    """What a block gives that is entered and left in the loop's thread; who was forked meanwhile does not leave it."""
     found: Found = call(_enter(block))
+    process = os.getpid()
     try:
         yield found
     finally:
-        call(_leave(block))
+        if os.getpid() == process:
+            call(_leave(block))
 
 
 async def _enter[Found](block: AbstractAsyncContextManager[Found]) -> Found:

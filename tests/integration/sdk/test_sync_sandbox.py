@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -69,3 +72,18 @@ def test_what_fails_leaves_no_loop_behind(places: Places) -> None:
         with SyncSandbox(provider="podman", places=places):
             raise AssertionError("unreachable")
     assert not loops()
+
+
+def test_a_process_that_is_forked_has_sandboxes_of_its_own_and_leaves_its_parents_alone(places: Places) -> None:
+    script = Path(__file__).with_name("forking.py")
+    folders = [str(places.environments[0]), str(places.state), str(places.cache)]
+    ran = subprocess.run([sys.executable, str(script), *folders], capture_output=True, text=True, timeout=200)
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout)
+
+    for where in ("under a host", "the host's own", "beside an open one", "after leaving the parent's", "after all"):
+        assert told[where] == "mine\n", where
+    for where in ("the parent's", "any loop's"):
+        assert told[where].startswith("RuntimeError: this was opened by process "), told[where]
+    assert told["the parent's, afterwards"] == "still here\n"
+    assert "Traceback" not in ran.stderr

@@ -209,22 +209,26 @@ class HttpClient:
             idle: seconds for which nothing may come.
 
         Raises:
-            Problem: the kind that a bad answer describes.
+            Problem: the kind that a bad answer describes. What the block itself raises passes as it is.
             TimedOut: nothing came for `idle` seconds.
             Unavailable: no connection.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=idle)
+        handed = False
         try:
             session = await self.session(socket)
             async with session.request(method, url, timeout=timeout, **options) as response:
                 if response.status >= 400:
                     Answer(response.status, response.headers, await response.read(), url).raise_for_status()
+                handed = True
                 yield response
         except Problem:
             raise
         except aiohttp.SocketTimeoutError as error:
             raise TimedOut(f"{method} {url}: nothing came for {idle:g} s") from error
         except (aiohttp.ClientError, ConnectionError) as error:
+            if handed and not isinstance(error, aiohttp.ClientError):
+                raise  # of a pipe or a socket of the block's own: aiohttp's errors are all of the first kind by then
             raise Unavailable(f"{method} {url}: {type(error).__name__}: {error}") from error
 
 

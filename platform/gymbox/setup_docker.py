@@ -303,7 +303,7 @@ def as_root(*command: str) -> list[str]:
     if os.geteuid() == 0:
         return list(command)
     # without a terminal sudo could only wait for a password for ever
-    return ["sudo", *([] if sys.stdin.isatty() else ["-n"]), *command]
+    return ["sudo", *([] if sys.stdin and sys.stdin.isatty() else ["-n"]), *command]
 
 
 def run(step: str, command: list[str], *, cwd: str | None = None, stdin: str | None = None) -> None:

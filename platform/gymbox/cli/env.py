@@ -27,6 +27,7 @@ from gymbox.cli.controllers import ask
 from gymbox.cli.options import AsJson, Folders
 from gymbox.cli.output import say, say_json
 from gymbox.cli.places import admin_token, environment_folders, program, state_folder
+from gymbox.cli.terminals import is_terminal
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, Problem
 from gymbox.network import told
@@ -163,7 +164,7 @@ async def _test(environment: Environment, settings: Settings) -> list[Finding]:
             checks = Checks(environment, rows, controller, http, concurrency=settings.runner.concurrency)
             async for finding in checks.run():
                 findings.append(finding)
-                if sys.stderr.isatty():  # in containers it takes a while
+                if is_terminal(sys.stderr):  # in containers it takes a while
                     mark = "ok" if finding.passed else "FAILED"
                     say(f"{mark:<6} {finding.check} ({finding.tried})", err=True)
     finally:

@@ -17,7 +17,15 @@ from gymbox.cli.controllers import Controller, Id, ask
 from gymbox.cli.env import print_json, print_table
 from gymbox.cli.options import AsJson
 from gymbox.cli.output import say
-from gymbox.cli.terminals import Detached, exit_code, follow, raw_terminal, terminal_size
+from gymbox.cli.terminals import (
+    Detached,
+    exit_code,
+    follow,
+    input_descriptor,
+    is_terminal,
+    raw_terminal,
+    terminal_size,
+)
 
 if TYPE_CHECKING:  # imported where they are used, so that --help is quick
     from gymbox.client import ControllerClient
@@ -52,10 +60,10 @@ def attach(
 
     async def run(client: ControllerClient) -> ExecResult:
         sandbox = await client.attach(id)
-        if (await sandbox.jobs.get(job)).terminal and sys.stdin.isatty():
+        if (await sandbox.jobs.get(job)).terminal and is_terminal(sys.stdin):
             return await on_terminal(sandbox, job)
         async with sandbox.jobs.follow(job) as execution:
-            return await follow(execution, sys.stdin.fileno() if interactive else None)
+            return await follow(execution, input_descriptor() if interactive else None)
 
     raise typer.Exit(code_or_left(lambda: ask(controller, run)))
 
@@ -110,8 +118,8 @@ async def on_terminal(sandbox: SandboxClient, job: str) -> ExecResult:
         execution.id = job
         if (await sandbox.jobs.get(job)).status == "running":
             await execution.resize(size.rows, size.columns)
-        with raw_terminal() if sys.stdin.isatty() else nullcontext():
-            return await follow(execution, sys.stdin.fileno(), resizes=True, leaves=True)
+        with raw_terminal() if is_terminal(sys.stdin) else nullcontext():
+            return await follow(execution, input_descriptor(), resizes=True, leaves=True)
 
 
 def code_or_left(run: Callable[[], ExecResult]) -> int:

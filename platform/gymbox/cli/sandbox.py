@@ -23,7 +23,7 @@ from gymbox.cli.controllers import Controller, Id, ask
 from gymbox.cli.env import print_json, print_table
 from gymbox.cli.options import AsJson
 from gymbox.cli.output import say
-from gymbox.cli.terminals import LONGEST, exit_code, follow, raw_terminal, terminal_size
+from gymbox.cli.terminals import LONGEST, exit_code, follow, input_descriptor, is_terminal, raw_terminal, terminal_size
 from gymbox.errors import ConfigError, NotFound
 from gymbox.requests import in_path, request_of
 from gymbox.sdk.trees import pack, unpack
@@ -183,10 +183,12 @@ def exec_(
             return await _run_in_shell(await client.attach(id), in_shell, words, settings, timeout)
 
         raise typer.Exit(exit_code(ask(controller, run_in_shell)))
-    here = interactive and tty and sys.stdin.isatty() and sys.stdout.isatty()
+    here = interactive and tty and is_terminal(sys.stdin, sys.stdout)
     fields: dict[str, Any] = {**settings, "command": words, "timeout": timeout, "stdin_open": interactive}
     if tty:
-        fields["pty"] = terminal_size() if sys.stdout.isatty() else Pty(rows=24, columns=80)
+        fields["pty"] = terminal_size() if is_terminal(sys.stdout) else Pty(rows=24, columns=80)
+
+    given = input_descriptor() if interactive else None
 
     async def run(client: ControllerClient) -> ExecResult | str:
         sandbox = await client.attach(id)
@@ -194,7 +196,7 @@ def exec_(
             return (await sandbox.jobs.start(name or f"job-{secrets.token_hex(4)}", **fields)).id
         async with sandbox.exec_stream(request_of(ExecRequest, **fields, stream=True)) as execution:
             with raw_terminal() if here else nullcontext():
-                return await follow(execution, sys.stdin.fileno() if interactive else None, resizes=here)
+                return await follow(execution, given, resizes=here)
 
     found = ask(controller, run)
     if isinstance(found, str):
@@ -225,7 +227,7 @@ def shell(
     controller: str = Controller,
 ) -> None:
     """Open a shell in a sandbox, on this terminal."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not is_terminal(sys.stdin, sys.stdout):
         raise ConfigError("a shell needs a terminal; to run one command: gymbox sandbox exec ID -- COMMAND")
     fields: dict[str, Any] = {
         "command": "if command -v bash >/dev/null; then exec bash; else exec sh; fi",
@@ -243,7 +245,7 @@ def shell(
             return await jobs.on_terminal(sandbox, name)
         async with sandbox.exec_stream(request_of(ExecRequest, **fields, stream=True)) as execution:
             with raw_terminal():
-                return await follow(execution, sys.stdin.fileno(), resizes=True)
+                return await follow(execution, input_descriptor(), resizes=True)
 
     raise typer.Exit(jobs.code_or_left(lambda: ask(controller, run)))
 

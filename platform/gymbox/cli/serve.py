@@ -23,6 +23,7 @@ from gymbox.cli.places import (
     state_folder,
     token_place,
 )
+from gymbox.cli.terminals import is_terminal
 from gymbox.cli.token_files import token_in, write_tokens
 from gymbox.errors import ConfigError
 
@@ -309,7 +310,7 @@ def _run(
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> None:
     """Run a server to its end, with logs and the one HTTP client of the process."""
-    log_format = log_format or ("console" if sys.stderr.isatty() else "json")
+    log_format = log_format or ("console" if is_terminal(sys.stderr) else "json")
     if log_format not in ("json", "console"):
         raise ConfigError(f"--log-format {log_format}: it is json or console")
     logs.setup(form="json" if log_format == "json" else "console")

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from gymbox_sandbox.wire import ExecResult, Pty
 
+from gymbox.errors import ConfigError
+
 if TYPE_CHECKING:
     from gymbox.execution import Execution
 
@@ -20,6 +22,10 @@ TIMED_OUT = 124
 """Exit code of a command that was killed for taking too long, as of `timeout`."""
 DETACH = b"\x1d"
 """Ctrl-]: leaves what runs on a terminal to itself, where one can come back to it."""
+
+
+_LARGEST = 1000
+"""Rows or columns of a terminal that a sandbox takes; of a larger one, that much is used."""
 
 
 class Detached(Exception):
@@ -110,7 +116,23 @@ async def _resize(execution: Execution) -> None:
 
 def terminal_size() -> Pty:
     columns, rows = os.get_terminal_size(sys.stdout.fileno())
-    return Pty(rows=max(1, rows), columns=max(1, columns))
+    return Pty(rows=min(max(1, rows), _LARGEST), columns=min(max(1, columns), _LARGEST))
+
+
+def is_terminal(*streams: Any) -> bool:
+    """Whether all of these are one; Python has None for a stream that this process was started without (`<&-`)."""
+    return all(stream is not None and stream.isatty() for stream in streams)
+
+
+def input_descriptor() -> int:
+    """Of what is typed or piped here.
+
+    Raises:
+        ConfigError: this process was started without (`<&-`).
+    """
+    if sys.stdin is None:
+        raise ConfigError("there is no input to pass on: stdin is closed; leave out --interactive, or add </dev/null")
+    return sys.stdin.fileno()
 
 
 @contextmanager
@@ -128,5 +150,7 @@ def raw_terminal() -> Iterator[None]:
 
 
 def _write(stream: Any, content: bytes) -> None:
+    if stream is None:  # closed (`>&-`), which is to be rid of it
+        return
     stream.buffer.write(content)
     stream.buffer.flush()

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 from gymbox.cli.controllers import ask, controller_url
-from gymbox.cli.terminals import exit_code
+from gymbox.cli.terminals import exit_code, terminal_size
 from gymbox.controller.settings import DEFAULT_PORT
 from gymbox.controller.state import StateDirectory
 from gymbox.errors import ConfigError
 from gymbox_sandbox.lifecycle import CreateSandbox
-from gymbox_sandbox.wire import ExecResult
+from gymbox_sandbox.wire import ExecResult, Pty
 
 
 @dataclass
@@ -193,6 +193,46 @@ async def test_sandboxes_are_removed_by_id_or_all(gymbox, client):
     assert (await gymbox("rm", "s1")).out == "s1\n"
     assert (await gymbox("rm", "--all")).out == "s2\n"
     assert json.loads((await gymbox("ls", "--json")).out) == []
+
+
+async def in_a_shell(line: str, token: str) -> Ran:
+    """What a line of the shell's does, in which `gymbox` is the command."""
+    process = await asyncio.create_subprocess_exec(
+        *("bash", "-c", f'gymbox() {{ "{GYMBOX[0]}" -c "{GYMBOX[2]}" "$@"; }}; {line}'),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "GYMBOX_TOKEN": token},
+    )
+    out, err = await process.communicate()
+    return Ran(process.returncode or 0, out.decode(), err.decode())
+
+
+async def test_who_reads_no_more_of_a_commands_output_ends_it_quietly(controller_url, token, sandbox_id):
+    line = f"gymbox sandbox exec --controller {controller_url} s1 yes | head -1; exit ${{PIPESTATUS[0]}}"
+
+    ran = await in_a_shell(line, token)
+
+    assert (ran.code, ran.out, ran.err) == (1, "y\n", "")  # as every command whose output nobody reads
+
+
+async def test_closed_streams_are_told_or_done_without(controller_url, token, sandbox_id):
+    command = f"gymbox sandbox exec --controller {controller_url}"
+
+    ran = await in_a_shell(f"{command} -i s1 cat <&-", token)
+    assert (ran.code, ran.out, len(ran.err.splitlines())) == (2, "", 1) and "stdin is closed" in ran.err
+    assert (await in_a_shell(f"{command} -t s1 sh -c 'echo a; exit 5' <&- >&-", token)).code == 5
+    assert "needs a terminal" in (await in_a_shell(f"{command.replace('exec', 'shell')} s1 <&-", token)).err
+
+
+def test_of_a_terminal_larger_than_a_sandbox_takes_that_much_is_used(monkeypatch):
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        resize(theirs, 2000, 3000)
+        monkeypatch.setattr("sys.stdout", terminal)
+        assert terminal_size() == Pty(rows=1000, columns=1000)
+        resize(theirs, 0, 0)
+        assert terminal_size() == Pty(rows=1, columns=1)
+    os.close(ours)
 
 
 async def test_logs_are_printed(gymbox):

@@ -101,6 +101,14 @@ async def test_nobody_there_is_unavailable(http):
             pass
 
 
+async def test_what_breaks_in_the_block_of_a_stream_is_no_fault_of_the_server(http):
+    answer, _ = counting(200)
+    async with serving(answer) as url:
+        with pytest.raises(BrokenPipeError):
+            async with http.stream("GET", url, idle=10):
+                raise BrokenPipeError("a pipe of the caller's")
+
+
 @pytest.mark.parametrize(("status", "kind"), [(200, Unavailable), (409, Conflict), (500, Internal)])
 async def test_html_is_no_json_whatever_its_status(http, status, kind):
     async def html(request: web.Request) -> web.Response:

@@ -30,6 +30,7 @@ from gymbox.errors import ConfigError, nearest
 from gymbox.models import Model
 from gymbox.providers import SandboxProvider
 from gymbox.proxy import ProxyLimits
+from gymbox.requests import URL_PATTERN
 from gymbox.runner_settings import AGENT_NAME, RunnerSettings
 
 SHIPPED = Path(__file__).parent / "conf"
@@ -50,7 +51,7 @@ class Settings(BaseModel):
 
     environment: tuple[str, ...] = Field(min_length=1)
     """Names of environments, or paths of their folders: `environment=counter,weather`, `environment=./mine`."""
-    controller: str | None = Field(None, pattern=r"^https?://")
+    controller: str | None = Field(None, pattern=URL_PATTERN)
     """Address of a running controller; by default one is started in this process."""
     sessions: int | None = Field(None, ge=1, le=4096)
     """Tasks that may share a sandbox at once, each with an instance of its own, in place of what each manifest says.

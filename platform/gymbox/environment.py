@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from gymbox.errors import ConfigError, nearest
 from gymbox.network import Network
+from gymbox.requests import SHAPES as REQUEST_SHAPES
 from gymbox.services import SERVICE_PATTERN, Service, of_compose
 
 MANIFEST = "environment.yaml"
@@ -24,6 +25,10 @@ IMAGE_PATTERN = (
     r"^(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]{1,5})?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?$"
 )
+SHAPES = REQUEST_SHAPES | {
+    IMAGE_PATTERN: "the name of an image: [HOST/]NAME[:TAG][@sha256:DIGEST], such as debian:trixie-slim, with small "
+    "letters in NAME"
+}
 """What an image is named by: `[registry[:port]/]name[:tag][@sha256:…]`."""
 SERVICES = "services"
 """Folder below which services are built; it is no part of the sandbox's own image."""
@@ -313,6 +318,8 @@ def explain(error: ValidationError, known: list[str]) -> str:
             continue
         hint = f" ({nearest(str(fault['loc'][-1]), known)})" if fault["type"] == "extra_forbidden" else ""
         text = fault["msg"].removeprefix("Value error, ")
+        if shape := SHAPES.get(fault.get("ctx", {}).get("pattern"), ""):
+            text = f"{fault['input']!r:.200} is not {shape}"
         lines.append(f"  {where}: {text}{hint}" if where else f"  {text}{hint}")
     return "\n".join(lines)
 

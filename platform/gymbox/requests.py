@@ -12,16 +12,19 @@ from pydantic import BaseModel, ValidationError
 
 from gymbox.errors import Invalid
 
-__all__ = ["COMMAND_PATTERN", "TOOL_PATTERN", "in_path", "request_of"]
+__all__ = ["COMMAND_PATTERN", "SHAPES", "TOOL_PATTERN", "URL_PATTERN", "in_path", "request_of"]
 
 TOOL_PATTERN = r"(?!\.\.?$)[^/]{1,200}"
 """Of tools, which an environment names: whatever a path can have as one part."""
+URL_PATTERN = r"^https?://"
 _LETTERS = "up to {} letters, digits, '.', '_' and '-', beginning with a letter or digit"
-_SHAPES = {
+SHAPES = {
     ID_PATTERN: _LETTERS.format(100),
     COMMAND_PATTERN: _LETTERS.format(64),
     TOOL_PATTERN: "up to 200 characters, none of which is '/'",
+    URL_PATTERN: "an address that begins with http:// or https://",
 }
+"""What people are told of a pattern, in its place."""
 
 
 def in_path(id: str, of: str, pattern: str = ID_PATTERN) -> str:
@@ -34,7 +37,7 @@ def in_path(id: str, of: str, pattern: str = ID_PATTERN) -> str:
         Invalid: it is none; the text says what one looks like.
     """
     if not isinstance(id, str) or not re.fullmatch(pattern, id):
-        raise Invalid(f"{of} {id!r:.200} is no id: {_SHAPES[pattern]}")
+        raise Invalid(f"{of} {id!r:.200} is no id: {SHAPES[pattern]}")
     return quote(id, safe="")
 
 

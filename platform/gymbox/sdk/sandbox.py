@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Self
 
+from gymbox_sandbox.spawn import Spawn
 from gymbox_sandbox.wire import ExecRequest, ExecResult, Pty
 from pydantic import ValidationError
 
@@ -84,7 +85,7 @@ class Sandbox:
         **limits: Any,
     ) -> None:
         self.cwd = cwd
-        self.env = dict(env or {})
+        self.env: dict[str, str] = {}
         self.timeout = timeout
         self._places = places or _here()
         self._provider = provider
@@ -94,7 +95,7 @@ class Sandbox:
         self._client: SandboxClient | None = None
         self._url = ""
         try:
-            self._request(command="true")
+            self.env = self._request(command="true", env=env).env
         except Invalid as error:
             raise ConfigError(f"the defaults of commands are wrong: {error.detail}") from error
         if controller is not None:
@@ -209,13 +210,15 @@ class Sandbox:
             SandboxEnded: the sandbox is no more, with the cause.
         """
         given = _bytes(stdin)
-        request = self._request(command=command, cwd=cwd, env=env, timeout=timeout)
-        if len(given) > LARGE_STDIN or output_limit > LARGE_OUTPUT:
+        large = isinstance(output_limit, int) and output_limit > LARGE_OUTPUT
+        kept = LARGE_OUTPUT if large else output_limit
+        request = self._request(command=command, cwd=cwd, env=env, timeout=timeout, output_limit=kept)
+        if len(given) > LARGE_STDIN or large:
             return await collected(self.client, request, given, output_limit)
         options = request.model_dump(exclude_unset=True, exclude={"command"})
         if given:
             options["stdin"] = base64.b64encode(given).decode()
-        return await self.client.exec(command, **options, output_limit=output_limit)
+        return await self.client.exec(command, **options)
 
     def exec_stream(
         self,
@@ -329,11 +332,15 @@ class Sandbox:
             Invalid: an argument is wrong.
         """
         timeout = self.timeout if timeout is None else timeout
+        variables = {**self.env, **env} if isinstance(env, Mapping) else self.env if env is None else env
+        place = self._at(cwd) if isinstance(cwd, str) and cwd else cwd or self.cwd
         try:
-            variables = {**self.env, **(env or {})}
-            return ExecRequest(cwd=self._at(cwd) if cwd else self.cwd, env=variables, timeout=timeout, **fields)
+            request = ExecRequest(cwd=place, env=variables, timeout=timeout, **fields)
         except ValidationError as error:
             raise Invalid(f"the command cannot be run:\n{explain(error, list(ExecRequest.model_fields))}") from error
+        if wrong := _unfit(request):
+            raise Invalid(f"the command cannot be run:\n  {wrong}")
+        return request
 
     def _at(self, path: str) -> str:
         return posixpath.join(self.cwd or "", path)
@@ -346,7 +353,25 @@ def _here() -> Places:
 
 
 def _bytes(content: Content | None) -> bytes:
-    return content.encode() if isinstance(content, str) else content or b""
+    """
+    Raises:
+        Invalid: it is neither text nor bytes.
+    """
+    if isinstance(content, str):
+        return content.encode()
+    if content is not None and not isinstance(content, bytes | bytearray | memoryview):
+        raise Invalid(f"content is given as text or bytes, not as {type(content).__name__}")
+    return bytes(content or b"")
+
+
+def _unfit(request: ExecRequest) -> str:
+    """Why no process can be started like that."""
+    words = [request.command] if isinstance(request.command, str) else request.command
+    try:
+        Spawn(words, cwd=request.cwd or "", env=request.env, timeout=request.timeout).to_bytes()
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _given(image: str | None, network: Any, limits: Mapping[str, Any]) -> str:

@@ -148,7 +148,10 @@ def test_fields_that_no_yaml_lists_can_be_set_with_or_without_plus() -> None:
         ("~model", "model has no _target_; choose one with model=NAME"),
         ("environment=", "environment= names none; write environment=NAME, such as environment=counter"),
         ("environment=[]", "environment= names none; write environment=NAME, such as environment=counter"),
-        ("controller=localhost:8710", "settings is wrong:\n  controller: String should match pattern"),
+        (
+            "controller=localhost:8710",
+            "settings is wrong:\n  controller: 'localhost:8710' is not an address that begins with http://",
+        ),
         ("+nogroup/x=y", "there is no setting"),
         (
             "model=a/b",

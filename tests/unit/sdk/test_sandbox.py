@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from gymbox import Sandbox, SyncSandbox
 from gymbox.environment import Environment
-from gymbox.errors import ConfigError
+from gymbox.errors import ConfigError, Invalid
 from gymbox.runs.places import Places
 from gymbox.sdk.plain_environment import plain_environment
 
@@ -49,6 +49,55 @@ def test_defaults_for_commands_are_checked_at_once() -> None:
         box(timeout=-1)
     with pytest.raises(ConfigError, match="env"):
         box(env={"A": 1})
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"env": [1]}, "env: "),
+        ({"env": "A=1"}, "env: "),
+        ({"env": {"A=": "x"}}, "'A=' cannot be the name of an environment variable"),
+        ({"env": {"": "x"}}, "'' cannot be the name"),
+        ({"env": {"A": "x\0"}}, "nul byte"),
+        ({"cwd": "a\0"}, "nul byte"),
+        ({"cwd": 5}, "cwd: "),
+        ({"timeout": "soon"}, "timeout: "),
+    ],
+)
+async def test_what_no_command_can_have_is_told_at_once_and_of_a_command_too(
+    settings: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"the defaults of commands are wrong: .*\n.*{told}"):
+        box(**settings)
+    with pytest.raises(Invalid, match=f"the command cannot be run:\n.*{told}"):
+        await box().exec("true", **settings)
+    with pytest.raises(Invalid, match=f"the command cannot be run:\n.*{told}"):
+        box().exec_stream("true", **settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"output_limit": -1}, "output_limit: .*greater than or equal to 0"),
+        ({"output_limit": -1, "stdin": b"x" * (2 << 20)}, "output_limit: "),
+        ({"output_limit": "all"}, "output_limit: "),
+        ({"stdin": 5}, "text or bytes, not as int"),
+        ({"command": "a\0"}, "nul byte"),
+        ({"command": 5}, "command"),
+    ],
+)
+async def test_a_command_that_cannot_be_run_is_invalid(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(Invalid, match=told):
+        await box().exec(**{"command": "true", **options})
+
+
+def test_a_wrong_name_of_an_image_is_told_in_words() -> None:
+    with pytest.raises(ConfigError) as error:
+        box("Debian Trixie")
+    assert str(error.value).endswith(
+        "image.base: 'Debian Trixie' is not the name of an image: [HOST/]NAME[:TAG][@sha256:DIGEST], such as "
+        "debian:trixie-slim, with small letters in NAME"
+    )
 
 
 async def test_a_sandbox_is_used_in_its_block_only() -> None:

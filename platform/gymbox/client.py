@@ -37,7 +37,7 @@ from gymbox.errors import Invalid, NotFound, Problem, SandboxEnded, StartFailed,
 from gymbox.held_sandbox import HeldSandbox, delete_quietly
 from gymbox.http import Answer, HttpClient
 from gymbox.network import Traffic
-from gymbox.requests import in_path, request_of
+from gymbox.requests import address, in_path, request_of
 from gymbox.sandbox_calls import ENDED_WAIT, Reach
 from gymbox.sandbox_client import SandboxClient
 
@@ -49,8 +49,9 @@ MOST_CREATING = 512
 
 
 class ControllerClient:
-    """The REST API of a controller. Whatever is called, Unavailable is raised where it does not answer, TimedOut where
-    it does not in time, Unauthorized where it does not know the token, and Invalid for an id or a name that is none.
+    """The REST API of a controller; a URL that is none raises ConfigError. Whatever is called, Unavailable is raised
+    where it does not answer, TimedOut where it does not in time, Unauthorized where it does not know the token, and
+    Invalid for an id or a name that is none.
 
     Args:
         lease: seconds for which a sandbox outlives a caller that vanished.
@@ -70,7 +71,7 @@ class ControllerClient:
         proxy_url: str | None = None,
         judge: Judge | None = None,
     ) -> None:
-        self.url = url.rstrip("/")
+        self.url = address(url, "controller")
         self._http = http
         self._headers = {"Authorization": f"Bearer {token}"}
         self._token = token

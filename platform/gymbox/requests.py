@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from gymbox_sandbox.background import ID_PATTERN as COMMAND_PATTERN
 from gymbox_sandbox.lifecycle import ID_PATTERN
 from pydantic import BaseModel, ValidationError
 
-from gymbox.errors import Invalid
+from gymbox.errors import ConfigError, Invalid
 
-__all__ = ["COMMAND_PATTERN", "SHAPES", "TOOL_PATTERN", "URL_PATTERN", "in_path", "request_of"]
+__all__ = ["COMMAND_PATTERN", "SHAPES", "TOOL_PATTERN", "URL_PATTERN", "address", "in_path", "request_of"]
 
 TOOL_PATTERN = r"(?!\.\.?$)[^/]{1,200}"
 """Of tools, which an environment names: whatever a path can have as one part."""
@@ -53,3 +53,25 @@ def request_of[Request: BaseModel](kind: type[Request], **fields: Any) -> Reques
         from gymbox.environment import explain  # late: what manifests are made of is much to load for a command
 
         raise Invalid(f"this cannot be asked for:\n{explain(error, list(kind.model_fields))}") from error
+
+
+def address(url: str, of: str) -> str:
+    """An address to ask, without a slash at its end.
+
+    Args:
+        of: what is there, for the error.
+
+    Raises:
+        ConfigError: it is none; the text says what is missing.
+    """
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except (ValueError, TypeError, AttributeError):
+        good = False
+    if not good:
+        hint = f"; is it http://{url}?" if isinstance(url, str) and url and "://" not in url else ""
+        raise ConfigError(
+            f"{url!r:.200} is no address of a {of}: it begins with http:// or https://, then a host{hint}"
+        )
+    return url.rstrip("/")

@@ -12,7 +12,7 @@ from typing import Any, cast
 from gymbox.errors import TimedOut, Unavailable
 from gymbox.http import HttpClient
 from gymbox.models.sse import events_of
-from gymbox.requests import in_path
+from gymbox.requests import address, in_path
 from gymbox.runs.register import HOST
 from gymbox.runs.view import RunView
 
@@ -29,11 +29,14 @@ class RunsClient:
     Args:
         url: of a controller; leave it out with `socket`.
         socket: of a process that does runs.
+
+    Raises:
+        ConfigError: the URL is none.
     """
 
     def __init__(self, http: HttpClient, *, url: str = f"http://{HOST}", token: str = "", socket: str | None = None):
         self._http = http
-        self._url = f"{url.rstrip('/')}/v1/runs"
+        self._url = f"{address(url, 'controller')}/v1/runs"
         self._socket = socket
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 

@@ -27,6 +27,7 @@ from gymbox.environment import Environment, explain
 from gymbox.errors import ConfigError, Invalid, nearest
 from gymbox.execution import Execution
 from gymbox.http import HttpClient
+from gymbox.requests import address
 from gymbox.runs.environments import EnvironmentChoice, environments_of
 from gymbox.runs.places import Places
 from gymbox.runs.reach import reach
@@ -99,6 +100,7 @@ class Sandbox:
         except Invalid as error:
             raise ConfigError(f"the defaults of commands are wrong: {error.detail}") from error
         if controller is not None:
+            address(controller, "controller")
             self._name = _known_to_controller(image, environment, network, limits)
             return
         if token is not None:

@@ -134,6 +134,7 @@ async def test_what_cannot_be_done_is_said_in_a_line(gymbox, arguments, code, sa
     ("arguments", "said"),
     [
         (["--controller", "http://127.0.0.1:1"], "no controller answers at http://127.0.0.1:1; start one with"),
+        (["--controller", "nonsense"], "'nonsense' is no address of a controller: it begins with http://"),
         ([], "~/.config/gymbox/token"),
     ],
 )

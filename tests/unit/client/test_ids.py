@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from gymbox.client import ControllerClient
 from gymbox.environment import Environment, Manifest
-from gymbox.errors import Invalid
+from gymbox.errors import ConfigError, Invalid
 from gymbox.execution import Execution
 from gymbox.http import HttpClient
 from gymbox.requests import TOOL_PATTERN, in_path
@@ -99,6 +100,26 @@ async def test_a_sandbox_is_not_asked_for_by_what_is_no_id(http: HttpClient) -> 
     with pytest.raises(Invalid, match=r"\n  id: "):
         async with controller.sandbox(COUNTER, id="../x"):
             raise AssertionError("unreachable")
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("nonsense", "is it http://nonsense?"),
+        ("localhost:8710", "is it http://localhost:8710?"),
+        ("", "it begins with http://"),
+        ("http://", "then a host"),
+        ("http:///v1", "then a host"),
+        ("ftp://host", "it begins with http://"),
+        ("http://host:port", "is no address"),
+        ("http://[::1", "is no address"),
+        (None, "is no address"),
+    ],
+)
+async def test_what_is_no_address_is_told_with_what_is_missing(http: HttpClient, url: Any, hint: str) -> None:
+    for client in (lambda: ControllerClient(url, "token", http), lambda: RunsClient(http, url=url)):
+        with pytest.raises(ConfigError, match=re.escape(hint)):
+            client()
 
 
 def test_a_tool_may_have_any_name_that_leads_nowhere_else() -> None:

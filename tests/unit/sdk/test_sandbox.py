@@ -29,6 +29,7 @@ def test_an_image_is_refused_with_a_controller_and_told_why() -> None:
     [
         ({"controller": "http://127.0.0.1:1"}, "controller= needs environment=NAME"),
         ({"controller": "http://127.0.0.1:1", "environment": Path("counter")}, "controller= needs environment=NAME"),
+        ({"controller": "localhost:8710", "environment": "counter"}, r"is it http://localhost:8710\?"),
         ({"token": "x"}, "token= is for a controller"),
         ({"environment": "counter", "network": "internal"}, "network= cannot be given with environment="),
         ({"environment": "counter"}, "there is no environment 'counter'"),

@@ -318,7 +318,7 @@ def explain(error: ValidationError, known: list[str]) -> str:
             continue
         hint = f" ({nearest(str(fault['loc'][-1]), known)})" if fault["type"] == "extra_forbidden" else ""
         text = fault["msg"].removeprefix("Value error, ")
-        if shape := SHAPES.get(fault.get("ctx", {}).get("pattern"), ""):
+        if shape := SHAPES.get(str(fault.get("ctx", {}).get("pattern"))):
             text = f"{fault['input']!r:.200} is not {shape}"
         lines.append(f"  {where}: {text}{hint}" if where else f"  {text}{hint}")
     return "\n".join(lines)

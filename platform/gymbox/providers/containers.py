@@ -42,9 +42,9 @@ from gymbox.providers.egress import Egress
 from gymbox.providers.ends import last_lines, never_ready
 from gymbox.providers.engine import Engine, Refused
 from gymbox.providers.images import Images
+from gymbox.providers.leftovers import remove_leftovers
 from gymbox.providers.preparation import Preparation
 from gymbox.providers.readiness import Readiness
-from gymbox.providers.service_container import doomed
 from gymbox.providers.services import Services
 from gymbox.providers.turns import Turns
 from gymbox.providers.watch import Container, Watch
@@ -102,7 +102,7 @@ class Containers:
         await self.engine.connect()
         self._preparation = Preparation(self.engine, self._settings.images(self.engine.api))
         await self.watch.open()
-        await self.engine.call("list containers", self._sweep)
+        await self.engine.must("list what is left", remove_leftovers, self.engine.api, self._label)
 
     async def close(self) -> None:
         if self._preparation is not None:
@@ -110,15 +110,6 @@ class Containers:
         await self.watch.close()
         await self.egress.close()
         self.engine.close()
-
-    def _sweep(self) -> None:
-        """Remove this controller's containers that run no more, or never did, what belongs to them, and networks that
-        nobody is in."""
-        for row in doomed(self.engine.api.containers(all=True, filters={"label": self._label})):
-            with contextlib.suppress(NoSuchContainer):
-                self.engine.api.remove_container(row["Id"], v=True, force=True)
-            _remove_directory(directory_of(row["Labels"]))
-        self.engine.api.prune_networks(filters={"label": [self._label]})
 
     # start
 
@@ -317,7 +308,7 @@ class Containers:
                 await asyncio.sleep(pause)
 
     async def list(self) -> Running:
-        rows = await self.engine.call(
+        rows = await self.engine.must(
             "list containers", partial(self.engine.api.containers, filters={"label": self._label})
         )
         rows = [row for row in rows if row["State"] in ("running", "paused")]

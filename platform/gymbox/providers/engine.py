@@ -97,6 +97,17 @@ class Engine:
                     call.exception()  # nobody is there any more to be told
                 raise
 
+    async def must[T](self, doing: str, function: Callable[..., T], *arguments: object) -> T:
+        """As `call`, for what the engine has no known reason to refuse.
+
+        Raises:
+            Unavailable: the engine does not answer, or refused.
+        """
+        try:
+            return await self.call(doing, function, *arguments)
+        except APIError as error:
+            raise Refused(f"the Docker engine refused to {doing}: {error.explanation or error}") from error
+
     @contextlib.contextmanager
     def translated(self, doing: str) -> Iterator[None]:
         """Failures of the SDK within the block, as `call` tells them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import stat
 import sys
@@ -136,6 +137,22 @@ async def test_opening_removes_a_network_whose_sandbox_was_never_made(engine: An
         )
         async with make_sandboxes(controller_id=sandboxes.controller_id):
             assert not engine.networks.list(names=[left.name])
+
+
+async def test_controllers_that_open_at_the_same_moment_sweep_their_own_networks_and_spare_those_in_use(
+    engine: Any, make_sandboxes: Any, sandboxes: Any, environment: Any
+) -> None:
+    started = await sandboxes.start(environment(network="internal"))
+    ids = [f"{sandboxes.controller_id}-{number}" for number in range(6)]
+    names = [f"gymbox-{id}-{number}" for id in ids for number in range(2)]
+    for name in names:
+        engine.networks.create(name, internal=True, labels={"gymbox.controller": name.removeprefix("gymbox-")[:-2]})
+    async with contextlib.AsyncExitStack() as stack:
+        await asyncio.gather(*(stack.enter_async_context(make_sandboxes(controller_id=id)) for id in ids))
+        async with make_sandboxes(controller_id=sandboxes.controller_id):
+            pass
+    left = {network.name for network in engine.networks.list()}
+    assert f"gymbox-{started.id}" in left and not left & set(names)
 
 
 async def test_logs_are_what_the_server_printed(sandboxes: Any, environment: Any) -> None:

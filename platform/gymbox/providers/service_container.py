@@ -3,6 +3,7 @@ database can bear."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,8 +26,13 @@ LOG_KB = 20 * 1024
 
 
 def service_name(id: str, service: str) -> str:
-    """The name of a service's container."""
-    return f"{id}.{service}"
+    """The name of a service's container. No sandbox's container is ever named so: theirs begin with `gymbox-`."""
+    return f"gymbox.service.{id}.{service}"
+
+
+def service_of(name: str) -> str:
+    """The service whose container is named so."""
+    return name.rpartition(".")[2]  # it has no dot itself, while ids of sandboxes may
 
 
 def service_config(spec: StartSpec, name: str, image: ServiceImage, controller_id: str) -> dict[str, Any]:
@@ -71,15 +77,18 @@ def doomed(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of a controller's containers, as the engine lists them, those that must go when a controller begins: what does
     not run, services whose sandbox does not, and sandboxes that lack a service, with their other services."""
     rows = list(rows)
-    running = {row["Names"][0].removeprefix("/") for row in rows if row["State"] in ("running", "paused")}
-
-    def is_whole(name: str, labels: dict[str, str]) -> bool:
-        services = filter(None, labels.get(SERVICES_LABEL, "").split(","))
-        return {name, *(service_name(name, service) for service in services)} <= running
-
+    running = [row for row in rows if row["State"] in ("running", "paused")]
+    services: dict[str, set[str]] = defaultdict(set)
+    for row in running:
+        services[row["Labels"].get(SERVICE_LABEL, "")].add(service_of(_name(row)))
     whole = {
-        name
-        for row in rows
-        if SERVICE_LABEL not in row["Labels"] and is_whole(name := row["Names"][0].removeprefix("/"), row["Labels"])
+        _name(row)
+        for row in running
+        if SERVICE_LABEL not in row["Labels"]
+        and set(filter(None, row["Labels"].get(SERVICES_LABEL, "").split(","))) <= services[_name(row)]
     }
-    return [row for row in rows if row["Labels"].get(SERVICE_LABEL, row["Names"][0].removeprefix("/")) not in whole]
+    return [row for row in rows if row["Labels"].get(SERVICE_LABEL, _name(row)) not in whole]
+
+
+def _name(row: dict[str, Any]) -> str:
+    return str(row["Names"][0]).removeprefix("/")

@@ -14,13 +14,13 @@ from docker.errors import APIError
 from docker.errors import NotFound as NoSuchContainer
 from gymbox_sandbox.lifecycle import Ended
 
-from gymbox.errors import StartFailed
+from gymbox.errors import Conflict, StartFailed
 from gymbox.providers import StartSpec
-from gymbox.providers.container import SERVICE_LABEL
+from gymbox.providers.container import CONTROLLER_LABEL, SERVICE_LABEL
 from gymbox.providers.ends import never_ready
 from gymbox.providers.engine import Engine, Refused
 from gymbox.providers.images import ServiceImage
-from gymbox.providers.service_container import service_config, service_name
+from gymbox.providers.service_container import service_config, service_name, service_of
 from gymbox.providers.watch import Container, Watch
 from gymbox.services import HealthCheck
 
@@ -53,6 +53,7 @@ class Services:
 
         Raises:
             StartFailed: one ended, or is not healthy in time; with its log.
+            Conflict: the name of one is taken by a container that is none of this sandbox's.
             Unavailable: the engine does not answer.
         """
         for name in spec.environment.manifest.services:
@@ -61,7 +62,7 @@ class Services:
     async def _start(self, spec: StartSpec, name: str, image: ServiceImage) -> None:
         id, check = service_name(spec.id, name), spec.environment.manifest.services[name].health
         api = self._engine.api
-        await self._until_gone(id, partial(api.remove_container, id, v=True, force=True))
+        await self._free_name(id, spec.id)
         container = self._watch.containers[id] = Container(directory=None, network=False, owner=spec.id)
         container.ended = asyncio.get_running_loop().create_future()
         config = service_config(spec, name, image, self._controller_id)
@@ -83,6 +84,16 @@ class Services:
             told = f"service {name} of {spec.id}: {ended.detail}"
             raise never_ready(ended.model_copy(update={"detail": told}))
         container.ended = None  # from now on its end is the sandbox's
+
+    async def _free_name(self, id: str, owner: str) -> None:
+        try:
+            found = await self._engine.call(f"inspect {id}", self._engine.api.inspect_container, id)
+        except NoSuchContainer:
+            return
+        labels = found["Config"]["Labels"]
+        if (labels.get(CONTROLLER_LABEL), labels.get(SERVICE_LABEL)) != (self._controller_id, owner):
+            raise Conflict(f"there is a container {id} already, which is no service of {owner}")
+        await self._until_gone(id, partial(self._engine.api.remove_container, found["Id"], v=True, force=True))
 
     async def _until_healthy(
         self, id: str, check: HealthCheck, ended: asyncio.Future[Any], refused: list[str]
@@ -120,19 +131,18 @@ class Services:
         Raises:
             Unavailable: one cannot be removed.
         """
-        rows = await self._engine.call(
-            f"list the services of {id}",
-            partial(self._engine.api.containers, all=True, filters={"label": f"{SERVICE_LABEL}={id}"}),
-        )
-        names = {str(row["Names"][0]).removeprefix("/") for row in rows}
-        names |= {name for name, container in self._watch.containers.items() if container.owner == id}
-        for name in names:
-            if name in self._watch.containers:
-                self._watch.containers[name].stopping = True
+        labels = [f"{CONTROLLER_LABEL}={self._controller_id}", f"{SERVICE_LABEL}={id}"]
+        list_all = partial(self._engine.api.containers, all=True, filters={"label": labels})
+        keys = {row["Id"] for row in await self._engine.call(f"list the services of {id}", list_all)}
+        known = {name: container for name, container in self._watch.containers.items() if container.owner == id}
+        for container in known.values():
+            container.stopping = True
+        keys |= {container.key for container in known.values() if container.key}
         remove = self._engine.api.remove_container
-        await asyncio.gather(*(self._until_gone(id, partial(remove, name, v=True, force=True)) for name in names))
-        for name in names & set(self._watch.containers):
-            self._watch.forget(name)
+        await asyncio.gather(*(self._until_gone(id, partial(remove, key, v=True, force=True)) for key in keys))
+        for name in known:
+            if name in self._watch.containers:
+                self._watch.forget(name)
 
     async def logs(self, id: str, tail: int) -> str:
         """The last lines of a sandbox's services, each with its name before it; `""` where it has none."""
@@ -141,7 +151,7 @@ class Services:
             if container.owner == id:
                 with contextlib.suppress(NoSuchContainer, APIError):
                     text = await self._watch.logs(name, tail)
-                    lines += [f"{name.removeprefix(f'{id}.')} | {line}" for line in text.splitlines()]
+                    lines += [f"{service_of(name)} | {line}" for line in text.splitlines()]
         return "".join(f"{line}\n" for line in lines)
 
 

@@ -21,6 +21,7 @@ from gymbox.providers.container import NETWORK_LABEL, SERVICE_LABEL, SERVICES_LA
 from gymbox.providers.ends import LOG_LINES, last_lines, why_it_ended
 from gymbox.providers.engine import Engine
 from gymbox.providers.events import ContainerEvent, Events
+from gymbox.providers.service_container import service_of
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ class Watch:
                 if owner is None or owner.reported or owner.stopping:
                     return
                 owner.reported = True
-                service, id = id.removeprefix(f"{container.owner}."), container.owner
+                service, id = service_of(id), container.owner
                 ended = ended.model_copy(update={"detail": f"service {service} of {id}: {ended.detail}"})
             logger.warning("sandbox %s ended (%s): %s", id, ended.cause, ended.detail)
             self._on_end(id, ended)

@@ -8,9 +8,10 @@ from typing import Any
 
 import docker.errors
 import pytest
-from gymbox.errors import StartFailed
+from gymbox.errors import Conflict, StartFailed
 from gymbox.providers import Started
-from gymbox.providers.container import SERVICE_LABEL
+from gymbox.providers.container import CONTROLLER_LABEL, SERVICE_LABEL
+from gymbox.providers.service_container import service_name
 
 FETCH = """
 import socket, sys, urllib.request
@@ -83,7 +84,7 @@ async def test_a_service_is_as_hardened_as_a_sandbox(
     sandboxes: Any, environment: Any, engine: Any, service: Any
 ) -> None:
     started = await sandboxes.start(environment(services={"web": service(), "root": service(user=None)}))
-    web, root = (engine.containers.get(f"{started.id}.{name}").attrs for name in ("web", "root"))
+    web, root = (engine.containers.get(service_name(started.id, name)).attrs for name in ("web", "root"))
     for attrs in (web, root):
         host = attrs["HostConfig"]
         assert host["Privileged"] is False and host["ReadonlyRootfs"] is True and host["CapDrop"] == ["ALL"]
@@ -91,7 +92,7 @@ async def test_a_service_is_as_hardened_as_a_sandbox(
         assert not host["Binds"] and not host["PortBindings"] and not attrs["Mounts"]
         assert "no-new-privileges:true" in host["SecurityOpt"] and host["Dns"] == ["127.0.0.1"]
     assert not web["HostConfig"]["CapAdd"]
-    status, output = engine.containers.get(f"{started.id}.web").exec_run(
+    status, output = engine.containers.get(service_name(started.id, "web")).exec_run(
         ["sh", "-c", "touch /etc/x; mount -t tmpfs x /srv; grep CapEff /proc/1/status"]
     )
     assert b"CapEff:\t0000000000000000" in output and output.count(b"\n") >= 3, (status, output)
@@ -101,7 +102,7 @@ async def test_a_sandbox_ends_with_its_service_and_says_which_and_why(
     sandboxes: Any, environment: Any, engine: Any, service: Any
 ) -> None:
     started = await sandboxes.start(environment(services={"web": service("echo the last words; " + SERVE)}))
-    engine.containers.get(f"{started.id}.web").kill()
+    engine.containers.get(service_name(started.id, "web")).kill()
     id, ended = await sandboxes.ended()
     assert id == started.id and ended.cause == "killed"
     assert ended.detail.startswith(f"service web of {started.id}: ") and "the last words" in ended.logs
@@ -155,11 +156,37 @@ async def test_after_a_crash_whole_sandboxes_are_found_and_others_are_swept(
     made = environment(services={"web": service()})
     whole, lacking, alone = [await sandboxes.start(made) for _ in range(3)]
     await sandboxes.provider.close()
-    await asyncio.to_thread(engine.containers.get(f"{lacking.id}.web").remove, force=True)
+    await asyncio.to_thread(engine.containers.get(service_name(lacking.id, "web")).remove, force=True)
     await asyncio.to_thread(engine.containers.get(alone.id).remove, force=True)
     await sandboxes.provider.open(sandboxes.controller_id, lambda id, ended: sandboxes.ends.put_nowait((id, ended)))
     assert [found.id for found in await sandboxes.provider.list()] == [whole.id]
     assert not services_of(engine, alone.id) and "hi from web" in await fetch(whole, "http://web:8000/hello")
-    engine.containers.get(f"{whole.id}.web").kill()
+    engine.containers.get(service_name(whole.id, "web")).kill()
     id, ended = await sandboxes.ended()  # the next controller hears of a service's end, too
     assert id == whole.id and "service web" in ended.detail
+
+
+async def test_a_sandbox_whose_id_looks_like_anothers_service_is_left_alone(
+    sandboxes: Any, environment: Any, engine: Any, service: Any
+) -> None:
+    id = f"{sandboxes.spec(environment()).id}-pair"
+    other = await sandboxes.start(environment(), f"{id}.web")
+    before = engine.containers.get(other.id).id
+    await sandboxes.start(environment(services={"web": service()}), id)
+    await sandboxes.provider.stop(id)
+    assert engine.containers.get(other.id).id == before and sandboxes.ends.empty()
+
+
+async def test_a_container_that_has_a_services_name_and_is_none_is_a_conflict_and_left_alone(
+    sandboxes: Any, environment: Any, engine: Any, service: Any, measured_image: str
+) -> None:
+    spec = sandboxes.spec(environment(services={"web": service()}))
+    labels = {CONTROLLER_LABEL: sandboxes.controller_id}
+    name = service_name(spec.id, "web")
+    taken = engine.containers.create(measured_image, ["true"], name=name, labels=labels)
+    try:
+        with pytest.raises(Conflict, match="no service of"):
+            await sandboxes.provider.start(spec, lambda phase: None)
+        assert engine.containers.get(name).id == taken.id and not services_of(engine, spec.id)
+    finally:
+        taken.remove(force=True)

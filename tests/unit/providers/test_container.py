@@ -22,7 +22,7 @@ from gymbox.providers.container import (
     server_user,
 )
 from gymbox.providers.images import ServiceImage
-from gymbox.providers.service_container import doomed, service_config
+from gymbox.providers.service_container import doomed, service_config, service_name
 from gymbox_sandbox.options import User
 
 FORBIDDEN_SYSCALLS = """
@@ -271,13 +271,21 @@ def test_what_must_go_when_a_controller_begins_is_told_by_labels() -> None:
         row("whole", **{SERVICES_LABEL: "db"}),
         row("whole.db", **{SERVICE_LABEL: "whole"}),
         row("lacking", **{SERVICES_LABEL: "db,web"}),
-        row("lacking.db", **{SERVICE_LABEL: "lacking"}),
-        row("lacking.web", "exited", **{SERVICE_LABEL: "lacking"}),
+        row(service_name("lacking", "db"), **{SERVICE_LABEL: "lacking"}),
+        row(service_name("lacking", "web"), "exited", **{SERVICE_LABEL: "lacking"}),
         row("ended", "exited"),
-        row("ended.db", **{SERVICE_LABEL: "ended"}),
-        row("gone.db", **{SERVICE_LABEL: "gone"}),
+        row(service_name("ended", "db"), **{SERVICE_LABEL: "ended"}),
+        row(service_name("gone", "db"), **{SERVICE_LABEL: "gone"}),
         row("plain", "paused"),
         row("begun", "created"),
     ]
     gone = {each["Names"][0].removeprefix("/") for each in doomed(rows)}
-    assert gone == {"lacking", "lacking.db", "lacking.web", "ended", "ended.db", "gone.db", "begun"}
+    assert gone == {
+        "lacking",
+        service_name("lacking", "db"),
+        service_name("lacking", "web"),
+        "ended",
+        service_name("ended", "db"),
+        service_name("gone", "db"),
+        "begun",
+    }

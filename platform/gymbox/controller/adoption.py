@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from gymbox_sandbox.lifecycle import ID_PATTERN, CreateSandbox
 from pydantic import ValidationError
 
-from gymbox.controller.container import DIGEST_LABEL, MOST_TOLD, POOL_LABEL, REQUEST_LABEL, Container
+from gymbox.controller.container import DIGEST_LABEL, MOST_TOLD, POOL_LABEL, REQUEST_LABEL, Container, as_made
 from gymbox.controller.containers import Containers
 from gymbox.controller.state import StateDirectory
 from gymbox.environment import Environment
@@ -76,10 +76,12 @@ class Adoption:
         try:
             if found.id in doomed:
                 raise LookupError("it was to be deleted")
+            environment = environment_of(found.environment)
+            made = as_made(environment, found.labels)
             container = Container(
                 id=found.id,
-                environment=(environment := environment_of(found.environment)),
-                capacity=environment.manifest.sessions,
+                environment=made,
+                capacity=made.manifest.sessions,
                 labels=found.labels,
                 started=started,
                 paused=found.paused,
@@ -88,13 +90,13 @@ class Adoption:
             occupants = await self._occupants_of(container, claims)
             if POOL_LABEL in container.labels and not occupants and self.containers.claims.unreadable:
                 raise LookupError("a claim that cannot be read may be one of it")
-            if way_out(environment.manifest.network) is not None:  # which ended with the last controller
+            if way_out(made.manifest.network) is not None:  # which ended with the last controller
                 await self.provider.reopen(self.containers.spec(container))
         except Exception as error:
             log.warning("removing %s, which cannot be adopted: %s", found.id, error)
             await self.containers.remove(found.id, started).wait()
             return
-        container.closing = found.labels.get(DIGEST_LABEL) != environment.digest
+        container.closing = made is not environment or found.labels.get(DIGEST_LABEL) != environment.digest
         for phase in ("queued", "created", "started", "ready"):
             container.mark(phase)
         container.spare = POOL_LABEL in container.labels and not occupants

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from gymbox_sandbox.lifecycle import Ended
 
 from gymbox.controller.line import Claim, Ticket
-from gymbox.environment import Environment
+from gymbox.environment import Environment, Manifest
 from gymbox.errors import Problem
 from gymbox.providers import Started
 
@@ -18,6 +19,8 @@ REQUEST_LABEL = "gymbox.request"
 DIGEST_LABEL = "gymbox.environment-digest"
 POOL_LABEL = "gymbox.pool"
 """On a container that was made for a pool; whose it is, if anybody's, its claim says."""
+MANIFEST_LABEL = "gymbox.manifest"
+"""JSON of the manifest that a container was made with; its environment's may be another by now."""
 MOST_TOLD = 1 << 20
 """Bytes that a server may answer when it is asked for its health or its sessions: it runs code that is not trusted."""
 
@@ -67,3 +70,22 @@ class Container:
         """Base address and socket of its server, once it is started."""
         assert self.started is not None
         return f"http://{self.started.address or 'sandbox'}", self.started.socket
+
+
+def as_made(environment: Environment, labels: Mapping[str, str]) -> Environment:
+    """An environment with the manifest that the container with these labels was made with: how many share it and what
+    its network lets through is what it was, whatever the manifest says by now.
+
+    Raises:
+        ValueError: the label cannot be read.
+    """
+    now = environment.manifest
+    if MANIFEST_LABEL in labels:
+        made = Manifest.model_validate_json(labels[MANIFEST_LABEL])
+    elif REQUEST_LABEL in labels:  # made before there was that label
+        made = now.model_copy(update={"sessions": 1})
+    elif POOL_LABEL in labels:
+        made = now
+    else:
+        made = now.model_copy(update={"sessions": max(2, now.sessions)})
+    return environment if made == now else replace(environment, manifest=made)

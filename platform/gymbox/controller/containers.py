@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from gymbox_sandbox.lifecycle import CreateSandbox, Ended, QueuePlace
 
-from gymbox.controller.container import DIGEST_LABEL, MOST_TOLD, POOL_LABEL, REQUEST_LABEL, Container
+from gymbox.controller.container import DIGEST_LABEL, MANIFEST_LABEL, MOST_TOLD, POOL_LABEL, REQUEST_LABEL, Container
 from gymbox.controller.line import Claim, FairLine, Ticket
 from gymbox.controller.rates import Durations
 from gymbox.controller.session_ends import SessionEnds
@@ -184,7 +184,11 @@ class Containers:
             id=f"gymbox-{self._state.id}-{name}",  # names are unique on an engine, which several controllers may share
             environment=environment,
             capacity=environment.manifest.sessions,
-            labels={**labels, DIGEST_LABEL: environment.digest},
+            labels={
+                **labels,
+                DIGEST_LABEL: environment.digest,
+                MANIFEST_LABEL: environment.manifest.model_dump_json(),
+            },
             claim=claim,
             spare=spare,
         )

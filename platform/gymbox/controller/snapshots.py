@@ -19,7 +19,7 @@ from gymbox_sandbox.lifecycle import SnapshotSandbox, SnapshotView
 from gymbox_sandbox.saved import Instance, LoadRequest, Saved, SaveRequest
 from pydantic import BaseModel, ValidationError
 
-from gymbox.controller.container import Container
+from gymbox.controller.container import DIGEST_LABEL, Container
 from gymbox.controller.handover import below, in_thread, keep_copy, lend, made_for
 from gymbox.environment import Environment, Limits
 from gymbox.errors import AtCapacity, Conflict, Invalid, NotFound, Unavailable
@@ -176,7 +176,7 @@ class Snapshots:
                 Record(
                     id=id,
                     environment=container.environment.name,
-                    digest=container.environment.digest,
+                    digest=container.labels[DIGEST_LABEL],  # of when it was made; its folder may have changed
                     provider=provider,
                     image=container.started.image,
                     sandbox=sandbox,

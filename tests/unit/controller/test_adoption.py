@@ -90,3 +90,59 @@ async def test_a_server_that_answers_endlessly_is_not_listened_to(controller, pr
         assert sandbox.reset is None
     async with controller() as sandboxes:
         assert sandboxes.all() == [] and provider.stops == [sandbox.container.id]
+
+
+def change(environments: dict[str, Any], folder: Any, name: str, **manifest: Any) -> None:
+    """As an edit of the environment's folder is: its digest is another."""
+    (folder / "environments" / name / "environment.yaml").write_text(str(manifest))
+    environments[name] = environment(folder / "environments", name, **manifest)
+
+
+@pytest.mark.parametrize("label", ["gymbox.manifest", None])
+async def test_sandboxes_that_share_a_container_keep_their_sessions_whatever_the_manifest_says_by_now(
+    controller, provider, environments, folder, table, label
+):
+    async with controller() as sandboxes:
+        container = (await sandboxes.create(asked("s1", "shared"))).container.id
+        await sandboxes.create(asked("s2", "shared"))
+    provider.containers[container].sessions |= {"s1", "s2"}
+    if label is None:  # made before there was such a label
+        del provider.containers[container].spec.labels["gymbox.manifest"]
+    change(environments, folder, "shared", sessions=1)
+    async with controller() as sandboxes:
+        await sandboxes.until_ready(sandboxes.get("s2"))
+        assert [table[id].session for id in ("s1", "s2")] == ["s1", "s2"]
+        await sandboxes.delete("s1")
+        assert provider.containers[container].sessions == {"s2"}
+        assert (await sandboxes.create(asked("s3", "shared"))).container.id != container
+
+
+@pytest.mark.parametrize("label", ["gymbox.manifest", None])
+async def test_a_sandbox_that_has_its_container_alone_keeps_it_alone(
+    controller, provider, environments, folder, table, label
+):
+    async with controller() as sandboxes:
+        container = (await sandboxes.create(asked("s1"))).container.id
+    if label is None:
+        del provider.containers[container].spec.labels["gymbox.manifest"]
+    change(environments, folder, "alone", sessions=4)
+    async with controller() as sandboxes:
+        await sandboxes.until_ready(sandboxes.get("s1"))
+        assert table["s1"].session == ""
+        assert (await sandboxes.create(asked("s2"))).container.id != container
+
+
+@pytest.mark.usefixtures("online")
+async def test_what_is_adopted_keeps_the_network_and_the_time_that_it_was_made_with(
+    controller, provider, environments, folder
+):
+    change(environments, folder, "alone", timeouts={"task": 1000})
+    async with controller() as sandboxes:
+        online = (await sandboxes.create(asked("online", "online"))).container.id
+        await sandboxes.create(asked("offline"))
+    change(environments, folder, "online", network={"allow": ["example.org"]})
+    change(environments, folder, "alone", network="open", timeouts={"task": 1})
+    async with controller() as sandboxes:
+        assert provider.reopened == [online]
+        assert sandboxes.get("online").container.environment.manifest.network == "open"
+        assert sandboxes.get("offline").environment.manifest.timeouts.task == 1000

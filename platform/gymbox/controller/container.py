@@ -21,6 +21,8 @@ POOL_LABEL = "gymbox.pool"
 """On a container that was made for a pool; whose it is, if anybody's, its claim says."""
 MANIFEST_LABEL = "gymbox.manifest"
 """JSON of the manifest that a container was made with; its environment's may be another by now."""
+MADE_LABEL = "gymbox.made"
+"""Random: tells a container from one that had its id, and whose sandbox had the same id, before."""
 MOST_TOLD = 1 << 20
 """Bytes that a server may answer when it is asked for its health or its sessions: it runs code that is not trusted."""
 
@@ -61,6 +63,11 @@ class Container:
     @property
     def has_room(self) -> bool:
         return not self.closing and len(self.sandboxes) < self.capacity
+
+    @property
+    def made(self) -> str:
+        """What no other container has, also not one of the same id."""
+        return self.labels.get(MADE_LABEL, "")
 
     def mark(self, phase: str) -> None:
         """It has got to this phase now."""

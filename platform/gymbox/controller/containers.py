@@ -13,7 +13,15 @@ from typing import Any, NamedTuple, Protocol
 
 from gymbox_sandbox.lifecycle import CreateSandbox, Ended, QueuePlace
 
-from gymbox.controller.container import DIGEST_LABEL, MANIFEST_LABEL, MOST_TOLD, POOL_LABEL, REQUEST_LABEL, Container
+from gymbox.controller.container import (
+    DIGEST_LABEL,
+    MADE_LABEL,
+    MANIFEST_LABEL,
+    MOST_TOLD,
+    POOL_LABEL,
+    REQUEST_LABEL,
+    Container,
+)
 from gymbox.controller.line import Claim, FairLine, Ticket
 from gymbox.controller.rates import Durations
 from gymbox.controller.session_ends import SessionEnds
@@ -188,6 +196,7 @@ class Containers:
                 **labels,
                 DIGEST_LABEL: environment.digest,
                 MANIFEST_LABEL: environment.manifest.model_dump_json(),
+                MADE_LABEL: secrets.token_hex(8),
             },
             claim=claim,
             spare=spare,

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 from gymbox_sandbox.lifecycle import CreateSandbox, ForkSandbox, SnapshotSandbox, SnapshotView
 
-from gymbox.controller.sandbox import FORK_LABEL, no_own_labels
+from gymbox.controller.sandbox import FORK_LABEL, FORK_MADE_LABEL, no_own_labels
 from gymbox.errors import Conflict, Invalid, Problem, SandboxEnded, SandboxPaused
 from gymbox.providers import Pauses
 
@@ -90,7 +90,7 @@ class Copies:
                 environment=parent.environment.name,
                 snapshot=origin,
                 lease=request.lease,
-                labels={**request.labels, FORK_LABEL: id},
+                labels={**request.labels, FORK_LABEL: id, FORK_MADE_LABEL: parent.container.made},
                 run=parent.request.run,
                 priority=parent.request.priority,
                 share=parent.request.share,

@@ -21,6 +21,8 @@ GROUP_LABEL = f"{OWN_LABELS}group"
 """On each sandbox of a group: its id."""
 FORK_LABEL = f"{OWN_LABELS}fork"
 """On each fork: the id of the sandbox where it began."""
+FORK_MADE_LABEL = f"{OWN_LABELS}fork-made"
+"""On each fork: which one of that id it was (`Container.made`)."""
 
 
 @dataclass(eq=False, slots=True)

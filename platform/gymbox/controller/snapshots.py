@@ -43,6 +43,8 @@ class Record(SnapshotView):
     instance: Instance | None = None
     passing: bool = False
     """Made for one fork only, and gone with it."""
+    made: str = ""
+    """Which container it was taken of (`Container.made`): a sandbox's id may be another's later on."""
 
 
 class Snapshots:
@@ -162,9 +164,10 @@ class Snapshots:
             Problem: the sandbox does not answer, or the author's `snapshot` failed.
         """
         id = request.id or f"{sandbox[:80]}.{secrets.token_hex(4)}"
-        if id in self._records and self._records[id].sandbox == sandbox:
+        known = self._records.get(id)
+        if known is not None and (known.sandbox, known.made) == (sandbox, container.made):
             return self.view(id)
-        if id in self._records or id in self._saving:
+        if known is not None or id in self._saving:
             raise Conflict(f"there is a snapshot {id} already, or it is being taken")
         self._saving[id] = 0
         try:
@@ -189,6 +192,7 @@ class Snapshots:
                     labels=request.labels,
                     instance=saved.instance,
                     passing=passing,
+                    made=container.made,
                 )
             )
         except OSError as error:

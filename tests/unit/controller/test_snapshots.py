@@ -426,3 +426,35 @@ async def test_snapshots_that_do_not_fit_together_are_taken_one_after_the_other(
         assert not second.entered.is_set() and not third.entered.is_set()
         first.may_go_on.set()
         assert [(await each).id for each in (saving, waiting)] == ["a", "b"]
+
+
+async def test_a_snapshots_id_is_the_same_request_only_for_the_sandbox_that_it_was_taken_of(
+    controller: Any, provider: Any
+) -> None:
+    same = SnapshotSandbox(id="same")
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("re"))
+        taken = await sandboxes.copies.snapshot("re", same)
+    async with controller() as sandboxes:
+        assert await sandboxes.copies.snapshot("re", same) == taken  # which lives on
+        await sandboxes.delete("re")
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("re"))
+        with pytest.raises(Conflict, match="there is a snapshot same already"):
+            await sandboxes.copies.snapshot("re", same)
+        assert sandboxes.snapshots.view("same") == taken
+
+
+async def test_a_forks_id_is_the_same_request_only_for_the_sandbox_where_it_began(
+    controller: Any, provider: Any
+) -> None:
+    same = ForkSandbox(id="same")
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("re"))
+        [fork] = await sandboxes.copies.fork("re", same)
+        assert await sandboxes.copies.fork("re", same) == [fork]
+        await sandboxes.delete("re")
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("re"))
+        with pytest.raises(Conflict, match="were asked for with another request"):
+            await sandboxes.copies.fork("re", same)

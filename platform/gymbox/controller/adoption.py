@@ -65,6 +65,8 @@ class Adoption:
             self.containers.claims.container_gone(id)
         self.containers.claims.drop_unreadable()
         await asyncio.gather(*(self.containers.remove(id).wait() for id in doomed - there))
+        # the provider knows no more of a container that a crash has seen half removed, or not yet made
+        await asyncio.to_thread(self.state.clear_sockets_but, there | self.state.intended_deletes())
         # what has ended since then is not handed out
         self.occupants = {id: one for id, one in self.occupants.items() if one.container in self.containers}
         self.spares = [spare for spare in self.spares if spare in self.containers]

@@ -15,7 +15,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -149,10 +149,14 @@ class StateDirectory:
     def clear_sockets(self) -> None:
         """Remove the sandboxes' folders, which nobody serves any more, and what is beside them. Never raises."""
         for entry in (self.path / _SOCKETS).iterdir():
-            try:
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-            except OSError as error:
-                log.warning("cannot remove %s: %s", entry, error)
+            _remove(entry)
+
+    def clear_sockets_but(self, kept: Iterable[str]) -> None:
+        """Remove the folders that a crash has left of containers other than these. Never raises."""
+        folders = {self.directory_of(container) for container in kept}
+        for entry in (self.path / _SOCKETS).iterdir():
+            if entry.is_dir() and entry not in folders:
+                _remove(entry)
 
     def swept(self) -> bool:
         """Note that what its killed run had left was removed; whether that was done before. From the first time on it
@@ -201,6 +205,13 @@ def find_controller(parent: Path) -> Address | None:
         except (OSError, ValueError, TypeError):
             continue
     return None
+
+
+def _remove(entry: Path) -> None:
+    try:
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    except OSError as error:
+        log.warning("cannot remove %s: %s", entry, error)
 
 
 def _make(path: Path) -> None:

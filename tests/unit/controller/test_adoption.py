@@ -12,7 +12,7 @@ from gymbox.errors import Unavailable
 from gymbox.providers import StartSpec
 from gymbox_sandbox.lifecycle import PoolSettings
 
-from .conftest import asked, environment
+from .conftest import asked, environment, until
 
 
 @pytest.fixture
@@ -146,3 +146,20 @@ async def test_what_is_adopted_keeps_the_network_and_the_time_that_it_was_made_w
         assert provider.reopened == [online]
         assert sandboxes.get("online").container.environment.manifest.network == "open"
         assert sandboxes.get("offline").environment.manifest.timeouts.task == 1000
+
+
+async def test_a_folder_goes_of_whose_container_a_crash_left_nothing_else(controller, provider, folder):
+    async with controller() as sandboxes:
+        kept = (await sandboxes.create(asked("kept"))).container.id
+        stuck = (await sandboxes.create(asked("stuck"))).container.id
+    sockets, deletes = folder / "main" / "s", folder / "main" / "deletes"
+    (sockets / "resolv.conf").touch()
+    for name in ("half-removed", "half-made"):
+        (sockets / name).mkdir()
+        (sockets / name / "server.sock").touch()
+    (deletes / stuck).touch()
+    provider.stop_errors = 1  # its folder goes once its container does
+    async with controller() as sandboxes:
+        assert {each.id for each in sandboxes.all()} == {"kept"} and len(list(sockets.iterdir())) == 3
+        await until(lambda: len(list(sockets.iterdir())) == 2)
+        assert kept in provider.containers and not list(deletes.iterdir())

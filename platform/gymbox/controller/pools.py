@@ -162,12 +162,15 @@ class Pools:
         self._burst, self._last = 0.0, 0.0
         """When the present burst of requests began, and the last one came."""
         self._task: asyncio.Task[None] | None = None
+        self._given = frozenset(given)
         for name, settings in given.items():
             self._check(name, settings)
-            self._pools[name] = Pool(environments(name), settings)
+            self._set(Pool(environments(name), settings))
         for name, settings in records.read().items():
             try:
-                self._pools[name] = Pool(environments(name), settings)
+                self._set(Pool(environments(name), settings))
+                if not settings.most and name not in given:
+                    records.drop(name)
             except ConfigError as error:
                 log.warning("the pool of %s is left out: %s", name, error)
 
@@ -198,25 +201,40 @@ class Pools:
     # --- what callers ask for
 
     def put(self, name: str, settings: PoolSettings) -> PoolView:
-        """Have a pool of that size from now on, also after a restart.
+        """Have a pool of that size from now on, also after a restart; one of a target and a ceiling of 0 is none.
 
         Raises:
             NotFound: there is no such environment.
             Invalid: more are to be kept than there may be sandboxes.
             OSError: it could not be recorded; all is as before.
         """
-        environment = self._environment(name)
+        pool = self._pools.get(name)
+        if pool is None or settings.most:  # one whose environment is gone can still be ended
+            environment = self._environment(name)
+            pool = pool or Pool(environment, settings)
         try:
             self._check(name, settings)
         except ConfigError as error:
             raise Invalid(str(error)) from error
-        self._records.write(name, settings)
-        pool = self._pools.setdefault(name, Pool(environment, settings))
+        if settings.most or name in self._given:  # else nothing has to be known beyond a restart
+            self._records.write(name, settings)
+        else:
+            self._records.drop(name)
         pool.settings = settings
         pool.works()  # who mends what was wrong does not wait for the next try
         pool.not_before = 0
+        self._set(pool)
         self.poke()
         return pool.view()
+
+    def _set(self, pool: Pool) -> None:
+        """Have it as it is from now on; one that is to keep none is forgotten."""
+        if pool.settings.most:
+            self._pools[pool.environment.name] = pool
+            return
+        self._pools.pop(pool.environment.name, None)
+        for spare in list(pool.spares.values()):
+            self._drop(pool, spare)
 
     def forecast(self, name: str, run: str, told: Forecast) -> None:
         """A run tells how many sandboxes it will still ask for. Where the environment has no pool, that changes
@@ -243,7 +261,7 @@ class Pools:
         """A container on which the sandbox lives from now on: one that answers, else one that is starting; None: there
         is none, or it could not be noted whose it is."""
         pool = self._pools.get(environment.name)
-        if pool is None or not pool.settings.most:
+        if pool is None:
             return None
         pool.asked()
         if not pool.fits(environment):
@@ -332,8 +350,6 @@ class Pools:
 
     def _refresh(self, pool: Pool) -> None:
         """Empty it where its environment has changed."""
-        if not pool.settings.most:
-            return
         try:
             environment = self._environments(pool.environment.name)
         except ConfigError as error:

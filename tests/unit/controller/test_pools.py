@@ -249,10 +249,39 @@ async def test_a_smaller_target_stops_what_is_too_many(controller, provider):
         await filled(sandboxes, 3)
         assert sandboxes.pools.put("alone", PoolSettings(target=1)).target == 1
         await until(lambda: len(provider.containers) == 1)
-        sandboxes.pools.put("alone", PoolSettings())
+
+
+async def test_a_pool_that_is_set_to_nothing_is_forgotten(controller, provider, folder):
+    records = folder / "main" / "pools"
+    async with controller() as sandboxes:
+        sandboxes.pools.put("alone", PoolSettings(target=2))
+        await filled(sandboxes, 2)
+        ended = sandboxes.pools.put("alone", PoolSettings())
+        assert (ended.wanted, ended.ready, ended.starting) == (0, 0, 0)
+        assert sandboxes.pools.views() == [] and not list(records.iterdir())
         await until(lambda: not provider.containers)
         await sandboxes.create(asked("s1"))
-        assert (view(sandboxes).hits, view(sandboxes).misses) == (0, 0)
+    (records / "alone").write_text(PoolSettings().model_dump_json())  # as it was left there before
+    async with controller() as sandboxes:
+        assert sandboxes.pools.views() == [] and not list(records.iterdir())
+
+
+async def test_a_pool_of_the_settings_that_was_ended_stays_so_after_a_restart(controller, provider):
+    async with controller(pools=pool_of(2)) as sandboxes:
+        sandboxes.pools.put("alone", PoolSettings())
+    async with controller(pools=pool_of(2)) as sandboxes:
+        assert sandboxes.pools.views() == []
+        sandboxes.pools.put("alone", PoolSettings(target=1))
+        await filled(sandboxes, 1)
+
+
+async def test_a_pool_whose_environment_is_gone_can_be_ended(controller, environments):
+    async with controller(pools=pool_of(1)) as sandboxes:
+        del environments["alone"]
+        with pytest.raises(NotFound):
+            sandboxes.pools.put("alone", PoolSettings(target=2))
+        sandboxes.pools.put("alone", PoolSettings())
+        assert sandboxes.pools.views() == []
 
 
 def test_a_ceiling_below_the_target_is_refused():

@@ -155,7 +155,11 @@ class ControllerClient:
     async def sandboxes(
         self, *, environment: str | None = None, status: str | None = None, labels: Mapping[str, str] | None = None
     ) -> list[SandboxView]:
-        """All sandboxes, without their tokens."""
+        """All sandboxes, without their tokens.
+
+        Raises:
+            Invalid: there is no such status.
+        """
         query = [(name, value) for name, value in (("environment", environment), ("status", status)) if value]
         query += [("label", f"{name}={value}") for name, value in (labels or {}).items()]
         found = await self._json("GET", "/sandboxes", params=query)

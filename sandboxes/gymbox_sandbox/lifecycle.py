@@ -17,6 +17,7 @@ ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 GROUP_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,89}$"
 
 Priority = Literal["low", "normal", "high"]
+SandboxStatus = Literal["queued", "starting", "ready", "paused", "ended"]
 
 EndCause = Literal[
     "deleted",
@@ -124,7 +125,7 @@ class SandboxView(Strict):
 
     id: str
     environment: str
-    status: Literal["queued", "starting", "ready", "paused", "ended"]
+    status: SandboxStatus
     network: str = "none"
     """What it may reach: `none`, `internal`, `models`, `allow: HOST, …` or `open`."""
     provider: str

@@ -18,8 +18,10 @@ from gymbox_sandbox.lifecycle import (
     PoolView,
     QueueView,
     RenewSandbox,
+    SandboxStatus,
     SandboxView,
 )
+from pydantic import AfterValidator
 
 from gymbox.controller.environments import environment_view
 from gymbox.controller.metrics import CONTENT_TYPE
@@ -32,6 +34,15 @@ from gymbox.serving import answers, new_app
 
 LONGEST_WAIT = 60.0
 """Seconds that a client may wait in one request for a sandbox to end."""
+
+
+def _is_pair(label: str) -> str:
+    if "=" not in label:
+        raise ValueError(f"{label!r:.100} is no label: write it as name=value")
+    return label
+
+
+LabelPair = Annotated[str, AfterValidator(_is_pair)]
 
 
 def controller_app(sandboxes: Sandboxes, catalog: Catalog) -> FastAPI:
@@ -93,8 +104,8 @@ def _add_sandboxes(app: FastAPI, sandboxes: Sandboxes) -> None:
     @app.get("/sandboxes", tags=["sandboxes"])
     async def list_all(
         environment: str | None = None,
-        status: str | None = None,
-        label: Annotated[list[str], Query(description="`name=value`; all must match")] = [],  # noqa: B006
+        status: SandboxStatus | None = None,
+        label: Annotated[list[LabelPair], Query(description="`name=value`; all must match")] = [],  # noqa: B006
     ) -> list[SandboxView]:
         """All sandboxes, without their tokens; ended ones while they are remembered."""
         found = sandboxes.all()

@@ -234,6 +234,18 @@ async def test_every_faulty_field_of_a_request_is_named(controller_url, token, h
         answer.raise_for_status()
 
 
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [("status=bogus", "'queued', 'starting', 'ready', 'paused' or 'ended'"), ("label=x", "name=value")],
+)
+async def test_a_list_of_sandboxes_by_what_there_is_not_is_refused_with_what_there_is(
+    controller_url, token, http, query, told
+):
+    headers = {"Authorization": f"Bearer {token}"}
+    answer = await http.request("GET", f"{controller_url}/sandboxes?{query}", headers=headers)
+    assert answer.status == 422 and told in answer.json()["detail"]
+
+
 async def test_an_answer_carries_the_id_of_its_request(controller_url, token):
     headers = {"Authorization": f"Bearer {token}", "X-Request-ID": "abc.1"}
     async with aiohttp.request("GET", f"{controller_url}/sandboxes", headers=headers) as answer:

@@ -16,6 +16,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import Message, Receive, Scope, Send
 
 from gymbox_sandbox import __version__
 from gymbox_sandbox.bodies import MOST, MOST_OF_A_TOOL, read, read_as
@@ -32,9 +33,41 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+class App(Starlette):
+    """A Starlette that raises nothing whose answer is complete, and answers where it has not begun to.
+
+    Starlette answers what is raised in it and then raises it again, on which uvicorn closes the connection: a caller
+    that keeps it for its next request would find it reset. What is raised in the middle of an answer is raised on,
+    since to close the connection is the only way left to say that there is no more.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As Starlette's."""
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        begun = complete = False
+
+        async def watched(message: Message) -> None:
+            nonlocal begun, complete
+            begun = True
+            await send(message)
+            complete = message["type"] == "http.response.body" and not message.get("more_body", False)
+
+        try:
+            await super().__call__(scope, receive, watched)
+        except (Exception, SystemExit) as error:
+            log.error("%s %s raised", scope["method"], scope["path"], exc_info=error)
+            if begun and not complete:
+                raise
+            if not begun:
+                answer = await _bug(Request(scope), error)
+                await answer(scope, receive, send)
+
+
 def build(
     server: type[ResourcesServer], options: Options, commands: AgentCommands, routes: Sequence[BaseRoute] = ()
-) -> Starlette:
+) -> App:
     """The app that serves `server`; `routes` are those of commands and files.
 
     Raises:
@@ -112,7 +145,7 @@ def build(
         for kind, handler in handlers.items():
             author_app.exception_handlers.setdefault(kind, handler)
         own.append(Mount("/", app=author_app, middleware=[Middleware(lambda app: partial(session.answer, app))]))
-    return Starlette(
+    return App(
         routes=[
             Route("/healthz", healthz),
             Route("/tools", tools),
@@ -155,6 +188,6 @@ async def _http_exception(request: Request, error: Any) -> Response:
     return JSONResponse(body, error.status_code, error.headers, MEDIA_TYPE)
 
 
-async def _bug(request: Request, error: Exception) -> Response:
-    log.error("%s %s raised", request.method, request.url.path, exc_info=error)
+async def _bug(request: Request, error: BaseException) -> Response:
+    # logged once, by App: Starlette raises it again
     return await _problem(request, Internal(f"{type(error).__name__}: {error}"))

@@ -8,8 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection, IncompleteRead
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,32 @@ class WithRoutes(ResourcesServer):
         async def echo(websocket: WebSocket) -> None:
             await websocket.accept()
             await websocket.send_text(await websocket.receive_text())
+        return app
+"""
+WITH_FAULTS = """
+import sys
+from fastapi.responses import StreamingResponse
+from gymbox_sandbox import ResourcesServer
+from starlette.background import BackgroundTask
+from starlette.responses import PlainTextResponse
+class WithFaults(ResourcesServer):
+    def setup_webserver(self):
+        app = super().setup_webserver()
+        @app.get("/before")
+        async def before():
+            raise RuntimeError("before the answer")
+        @app.get("/exit")
+        def exit():
+            sys.exit(3)
+        @app.get("/after")
+        async def after():
+            return PlainTextResponse("whole", background=BackgroundTask(lambda: 1 / 0))
+        @app.get("/within")
+        async def within():
+            async def pieces():
+                yield b"a part"
+                raise RuntimeError("within the answer")
+            return StreamingResponse(pieces())
         return app
 """
 
@@ -129,6 +156,21 @@ def post(directory: Path, path: str, body: bytes) -> bytes:
         return connection.recv(4096)
 
 
+@contextmanager
+def kept_connection(directory: Path) -> Iterator[Callable[[str], tuple[int, bytes]]]:
+    """One connection for all that is asked within the block."""
+    with socket.socket(socket.AF_UNIX) as stream, closing(HTTPConnection("sandbox")) as connection:
+        stream.connect(str(directory / "server.sock"))
+        connection.sock, connection.auto_open = stream, 0  # once it is closed, no other is opened
+
+        def ask(path: str) -> tuple[int, bytes]:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+
+        yield ask
+
+
 def test_a_server_says_when_it_is_ready_and_ends_with_sigterm(written: Any, directory: Path) -> None:
     with served(directory, written(PLAIN)) as (process, told):
         assert told == b"ready\n"
@@ -165,6 +207,25 @@ def test_an_author_may_add_a_websocket(written: Any, directory: Path) -> None:
         with unix_connect(str(directory / "server.sock"), "ws://sandbox/echo") as connection:
             connection.send("hello")
             assert connection.recv() == "hello"
+
+
+def test_a_connection_outlives_what_a_route_of_the_author_raises(written: Any, directory: Path) -> None:
+    with served(directory, written(WITH_FAULTS)), kept_connection(directory) as ask:
+        for _ in range(3):
+            status, body = ask("/before")
+            assert (status, json.loads(body)["detail"]) == (500, "RuntimeError: before the answer")
+            status, body = ask("/exit")
+            assert (status, json.loads(body)["kind"]) == (500, "internal")
+            assert ask("/after") == (200, b"whole")
+        assert ask("/healthz")[0] == 200
+
+
+def test_an_answer_in_the_middle_of_which_a_route_raises_is_never_taken_for_whole(
+    written: Any, directory: Path
+) -> None:
+    with served(directory, written(WITH_FAULTS)), kept_connection(directory) as ask:
+        with pytest.raises(IncompleteRead):
+            ask("/within")
 
 
 def test_requests_in_flight_are_answered_before_it_ends(written: Any, directory: Path) -> None:

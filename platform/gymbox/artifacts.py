@@ -21,7 +21,7 @@ from contextlib import asynccontextmanager
 from hashlib import file_digest, sha256
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO
+from typing import IO, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -81,7 +81,7 @@ class ArtifactStore:
             return None
         file.seek(0)
         digest = file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
-        kept = KeptArtifacts(sha256=digest, bytes=file.tell(), files=members_in(file))
+        kept = KeptArtifacts(sha256=digest, bytes=file.tell(), files=contents_of(file).files)
         path = self.path(digest)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -147,23 +147,34 @@ class ArtifactStore:
             new.replace(path)
 
 
-def members_in(file: IO[bytes]) -> int:
-    """How many files, folders and links a tar has; it is at its beginning afterwards.
+class Contents(NamedTuple):
+    """What a tar has in it."""
+
+    files: int
+    """Its members: files, folders and links."""
+    bytes: int
+    """Of its files together, once they are unpacked: holes, which a tar does not store, count."""
+
+
+def contents_of(file: IO[bytes]) -> Contents:
+    """What is in a tar; it is at its beginning afterwards.
 
     Raises:
         RolloutFailure: it is no whole tar.
     """
     file.seek(0)
-    count = 0
+    files = size = 0
     try:
         with tarfile.open(fileobj=file, mode="r|") as archive:
-            while archive.next() is not None:
+            while (member := archive.next()) is not None:
                 archive.members.clear()  # type: ignore[attr-defined]
-                count += 1
-    except tarfile.TarError as error:
+                files += 1
+                size += max(0, member.size)
+    # the last three come of headers that say what no header may
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
         raise _gone(f"the artifacts are no whole tar: {error}") from error
     file.seek(0)
-    return count
+    return Contents(files, size)
 
 
 def _gone(text: str) -> RolloutFailure:

@@ -92,7 +92,7 @@ class ArtifactLimits(_Strict):
     """What the artifacts of one rollout may be together."""
 
     megabytes: int = Field(64, ge=1, le=8192)
-    """Their size, not compressed."""
+    """Their size, not compressed; holes in files count as if they were none."""
     files: int = Field(10_000, ge=1, le=200_000)
     """Their number, folders and links among them."""
 
@@ -158,7 +158,7 @@ class Manifest(_Strict):
     """`fresh` scores in a second, clean sandbox to which only `artifacts` are copied."""
     artifacts: list[Annotated[str, AfterValidator(_in_workspace)]] = Field(default_factory=list)
     """What of the workspace a fresh verify gets, and what `reverify: artifacts` keeps: paths of files and folders, or
-    patterns such as `src/**/*.py`. What is missing stays missing."""
+    patterns such as `src/**/*.py`. What is missing, or closed to the agent's user, stays missing."""
     artifact_limits: ArtifactLimits = ArtifactLimits()
     network: Network = "none"
     """`none`: no interface but loopback, and with `services` one to these. `internal`: a network of its own, with

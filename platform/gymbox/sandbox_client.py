@@ -20,7 +20,7 @@ from gymbox_sandbox.sparse import SparseWriter
 from gymbox_sandbox.tasks import Verdict
 from gymbox_sandbox.wire import JUDGE_HEADER, ExecRequest, ExecResult, ToolResult
 
-from gymbox.artifacts import Keep, members_in
+from gymbox.artifacts import Keep, contents_of
 from gymbox.background import CALL, GRACE, SILENCE, Change, Jobs, Shells, changes
 from gymbox.environment import Manifest
 from gymbox.errors import (
@@ -160,7 +160,8 @@ class SandboxClient:
                 return await clean._verify(task, response, self.id)  # the same rollout still
 
     async def save_artifacts(self, file: IO[bytes]) -> None:
-        """Write a tar of what the manifest's `artifacts` match in the workspace into `file`.
+        """Write a tar of what the manifest's `artifacts` match in the workspace into `file`. What is missing or
+        cannot be read is left out.
 
         Raises:
             RolloutFailure: it is more than `artifact_limits` allow.
@@ -176,7 +177,10 @@ class SandboxClient:
                 if file.tell() > most:
                     raise _too_large(f"more than {limits.megabytes} MB")
         file.seek(0)
-        if await asyncio.to_thread(members_in, file) > limits.files:
+        contents = await asyncio.to_thread(contents_of, file)
+        if contents.bytes > most:
+            raise _too_large(f"more than {limits.megabytes} MB (holes in files count)")
+        if contents.files > limits.files:
             raise _too_large(f"more than {limits.files} files")
 
     async def _kept(self, keep: Keep) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import signal
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
@@ -66,7 +67,11 @@ def routes(
 
     async def get_archive(request: Request) -> Response:
         only = request.query_params.getlist("only")
-        return await _download(commands, transfer(request, "pack", *only), "application/x-tar")
+        packing = transfer(request, "pack", *only)
+        if only:  # not in the workspace: an agent that has closed it to itself is to be scored nevertheless
+            verb, path, *rest = packing.argv
+            packing = packing._replace(argv=[verb, os.path.join(workspace, path), *rest], cwd="/")
+        return await _download(commands, packing, "application/x-tar")
 
     async def put_archive(request: Request) -> Response:
         spawn = transfer(request, "unpack", str(most_bytes), str(most_files))

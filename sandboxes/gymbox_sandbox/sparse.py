@@ -52,12 +52,17 @@ def _is_hole(block: memoryview) -> bool:
 class SparseTarFile(tarfile.TarFile):
     """A tar whose sparse files are stored without their holes, as GNU tar does (format 1.0)."""
 
+    fills_up = False
+    """Whether what becomes shorter or unreadable while it is read is filled up with zeros, instead of an error."""
+
     def addfile(self, tarinfo: tarfile.TarInfo, fileobj: Any = None) -> None:
         """As TarFile's."""
         if fileobj is not None and tarinfo.isreg() and _has_holes(fileobj):
             segments = _segments(fileobj.fileno(), tarinfo.size)
             if len(segments) <= _MOST_SEGMENTS:
                 tarinfo, fileobj = _without_holes(tarinfo, fileobj, segments)
+        if fileobj is not None and self.fills_up:
+            fileobj = _FilledUp(fileobj)
         super().addfile(tarinfo, fileobj)
 
 
@@ -104,6 +109,19 @@ def _without_holes(
     return info, io.BufferedReader(_Segments(head, file.fileno(), segments), BLOCK)
 
 
+class _FilledUp:
+    """A file that always has as many bytes as are asked for."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        data = b""
+        with contextlib.suppress(OSError):
+            data = self._file.read(size)
+        return data.ljust(size, b"\0")
+
+
 class _Segments(io.RawIOBase):
     """A list of segments, and then what is in them."""
 
@@ -116,17 +134,12 @@ class _Segments(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        if self._head:
-            data: memoryview | bytes = self._head[: len(buffer)]
-            self._head = self._head[len(data) :]
-        elif self._left:
+        data: memoryview | bytes = self._head[: len(buffer)]
+        self._head = self._head[len(data) :]
+        while not data and self._left:  # more than once where the file has become shorter
             offset, length = self._left.pop()
             data = os.pread(self._fd, min(length, len(buffer)), offset)
-            if len(data) < length and data:
+            if data and len(data) < length:
                 self._left.append((offset + len(data), length - len(data)))
-            elif not data and self._left:
-                return self.readinto(buffer)
-        else:
-            return 0
         buffer[: len(data)] = data
         return len(data)

@@ -27,7 +27,11 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from tarfile import TarFile, TarInfo
 
-_CHUNK = 1 << 18
+CHUNK = 1 << 18
+LATEST = 1 << 62
+"""Seconds: the last time that a file of an archive may be of; the kernel takes few more."""
+_LONGEST_SHOWN = 512
+"""Characters of a path in an error."""
 _KINDS = {
     errno.ENOENT: ("not_found", "-"),
     errno.ENOTDIR: ("not_found", "-"),
@@ -63,15 +67,17 @@ def _do(arguments: Sequence[str]) -> None:
         case ["read", path]:
             _read(path)
         case ["write", path, mode, most]:
-            _say(f"{_write(path, int(mode, 8), int(most))}\n".encode())
+            say(f"{_write(path, int(mode, 8), int(most))}\n".encode())
         case ["pack", path, *only]:
-            _pack(path, only)
+            from gymbox_sandbox.packing import pack
+
+            pack(path, only)
         case ["watch", path, recursive]:
             from gymbox_sandbox.watching import watch
 
-            watch(path, recursive == "1", _say)
+            watch(path, recursive == "1", say)
         case ["unpack", path, most_bytes, most_files]:
-            _say(f"{_unpack(path, int(most_bytes), int(most_files))}\n".encode())
+            say(f"{_unpack(path, int(most_bytes), int(most_files))}\n".encode())
 
 
 def guarded(work: Callable[[], None]) -> int:
@@ -83,7 +89,7 @@ def guarded(work: Callable[[], None]) -> int:
         return _fail(error.kind, error.cause, str(error))
     except OSError as error:
         kind, cause = _KINDS.get(error.errno or 0, ("internal", "-"))
-        return _fail(kind, cause, f"{error.filename or 'transfer'}: {error.strerror or error}")
+        return _fail(kind, cause, f"{_shown(error.filename) or 'transfer'}: {error.strerror or error}")
     except SystemExit:
         return 1
     return 0
@@ -91,7 +97,9 @@ def guarded(work: Callable[[], None]) -> int:
 
 def load(verb: str) -> None:
     """Import what a transfer needs, which whoever it will be may not be allowed to read."""
-    if verb in ("pack", "unpack", "write"):
+    if verb == "pack":
+        from gymbox_sandbox import packing  # noqa: F401
+    elif verb in ("unpack", "write"):
         from gymbox_sandbox import sparse  # noqa: F401
     elif verb == "watch":
         from gymbox_sandbox import watching  # noqa: F401
@@ -102,12 +110,18 @@ def _fail(kind: str, cause: str, text: str) -> int:
     return 1
 
 
+def _shown(path: object) -> str:
+    text = "" if path is None else str(path)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN // 2]}…{text[-_LONGEST_SHOWN // 2 :]}"
+
+
 def _cut_off(number: int, frame: object) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one more must not cut off the clean-up
     raise SystemExit(1)
 
 
-def _say(data: bytes) -> None:
+def say(data: bytes) -> None:
+    """Write to whoever asked."""
     _write_all(1, data)
 
 
@@ -123,11 +137,11 @@ def _read(path: str) -> None:
     _refuse_special(path, status.st_mode)
     # what the kernel makes up as it is read (/proc) has size 0
     left = status.st_size or -1
-    _say(f"{left}\n".encode())
+    say(f"{left}\n".encode())
     if left > 0:
         left -= _splice(fd, left)
-    while left and (chunk := os.read(fd, min(_CHUNK, left) if left > 0 else _CHUNK)):
-        _say(chunk)
+    while left and (chunk := os.read(fd, min(CHUNK, left) if left > 0 else CHUNK)):
+        say(chunk)
         left -= len(chunk) if left > 0 else 0
     if left > 0:
         raise Refused(f"{path} became shorter while it was read", "conflict")
@@ -169,7 +183,7 @@ def _is_missing_or_link(directory: int, name: str) -> bool:
 
 
 def _input(path: str, most: int) -> Iterator[bytes]:
-    while chunk := os.read(0, _CHUNK):
+    while chunk := os.read(0, CHUNK):
         most -= len(chunk)
         if most < 0:
             raise Refused(f"{path}: more bytes than an upload may have", cause="too_large")
@@ -184,7 +198,8 @@ def _store(directory: int, name: str, chunks: Iterator[bytes], mode: int, modifi
             _refuse_special(name, existing)
     from gymbox_sandbox.sparse import SparseWriter
 
-    partial = f".{name[:64]}.{os.urandom(6).hex()}.partial"
+    begin = os.fsdecode(os.fsencode(name)[:64])  # a name may have 255 bytes, which are fewer characters
+    partial = f".{begin}.{os.urandom(6).hex()}.partial"
     fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
     try:
         with open(fd, "wb", buffering=0, closefd=False) as file:
@@ -202,80 +217,6 @@ def _store(directory: int, name: str, chunks: Iterator[bytes], mode: int, modifi
     finally:
         os.close(fd)
     return writer.size
-
-
-def _pack(path: str, only: Sequence[str]) -> None:
-    from tarfile import PAX_FORMAT
-
-    from gymbox_sandbox.sparse import SparseTarFile
-
-    os.close(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC))
-    _say(b"-1\n")
-    patterns = [pattern.split("/") for pattern in only]
-    with (
-        open(1, "wb", closefd=False) as output,
-        SparseTarFile.open(mode="w|", fileobj=output, bufsize=_CHUNK, format=PAX_FORMAT) as archive,
-    ):
-        for folder, folders, files in os.walk(path, onerror=_raise):
-            folders.sort()
-            inside = os.path.relpath(folder, path)
-            if not patterns or _chosen(inside, patterns):
-                _add(archive, folder, inside)
-            for name in sorted(files + [each for each in folders if os.path.islink(os.path.join(folder, each))]):
-                member = os.path.normpath(os.path.join(inside, name))
-                if not patterns or (_chosen(member, patterns) and not _leads_out(os.path.join(folder, name), member)):
-                    _add(archive, os.path.join(folder, name), member)
-
-
-def _chosen(member: str, patterns: Sequence[list[str]]) -> bool:
-    """Whether a pattern matches the member, or a folder that it is in. `*`, `?` and `[…]` stay within a name, `**` is
-    any number of folders."""
-    parts = member.split("/")
-    return member != "." and any(
-        _matches(parts[:length], pattern) for pattern in patterns for length in range(1, len(parts) + 1)
-    )
-
-
-def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    from fnmatch import fnmatchcase
-
-    if not pattern:
-        return not parts
-    if pattern[0] == "**":
-        return any(_matches(parts[skipped:], pattern[1:]) for skipped in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
-
-
-def _leads_out(path: str, member: str) -> bool:
-    """Whether it is a link that `unpack` would refuse, and the rest of the archive with it."""
-    try:
-        target = os.readlink(path)
-    except OSError:
-        return False
-    return _leaves(target, member.count("/"))
-
-
-def _raise(error: OSError) -> NoReturn:
-    raise error
-
-
-def _add(archive: TarFile, path: str, name: str) -> None:
-    """Add a file, folder or link; sockets, FIFOs and devices are left out, and what has gone meanwhile."""
-    with contextlib.suppress(FileNotFoundError):
-        mode = os.lstat(path).st_mode
-        if stat.S_ISREG(mode):
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            with open(fd, "rb") as file:
-                _add_as(archive, archive.gettarinfo(arcname=name, fileobj=file), file)
-        elif stat.S_ISDIR(mode) or stat.S_ISLNK(mode):
-            _add_as(archive, archive.gettarinfo(path, arcname=name))
-
-
-def _add_as(archive: TarFile, info: TarInfo, file: object = None) -> None:
-    info.uid = info.gid = 0
-    info.uname = info.gname = ""
-    archive.addfile(info, file if info.isreg() else None)  # type: ignore[arg-type]
-    archive.members.clear()  # type: ignore[attr-defined]  # else it remembers every member
 
 
 def _unpack(path: str, most_bytes: int, most_files: int) -> int:
@@ -312,7 +253,7 @@ def _extract(archive: TarFile, member: TarInfo, root: int) -> None:
             source = archive.extractfile(member)
             assert source is not None
             mode = member.mode & 0o755 | 0o600
-            _store(folder, name, iter(lambda: source.read(_CHUNK), b""), mode, max(0, member.mtime))
+            _store(folder, name, iter(lambda: source.read(CHUNK), b""), mode, max(0, member.mtime))
         elif member.issym():
             _refuse_leaving(member, len(folders))
             _replace(folder, name, lambda: os.symlink(member.linkname, name, dir_fd=folder))
@@ -351,12 +292,13 @@ def _folder(root: int, parts: Sequence[str], name: str) -> int:
 
 
 def _refuse_leaving(member: TarInfo, depth: int) -> None:
-    if _leaves(member.linkname, depth):
+    if leaves(member.linkname, depth):
         raise Refused(f"the link {member.name!r} leaves the tree: {member.linkname!r}", cause="bad_archive")
 
 
-def _leaves(link: str, depth: int) -> bool:
-    """Whether a link may lead out of the tree: it may climb to the root, and from there only descend."""
+def leaves(link: str, depth: int) -> bool:
+    """Whether a link, `depth` folders below the root of a tree, may lead out of it: it may climb to the root, and from
+    there only descend."""
     target = [part for part in link.split("/") if part not in ("", ".")]
     climbs = 0
     while climbs < len(target) and target[climbs] == "..":

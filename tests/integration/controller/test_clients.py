@@ -252,6 +252,16 @@ async def test_artifacts_are_handed_over_before_verify_and_score_alike_elsewhere
             assert (await sandbox.verify({}, Response(), artifacts=file)).reward == 5.0
 
 
+async def test_an_agent_that_closes_files_to_itself_is_scored_without_them(sandboxes, own_environments):
+    fresh = environment(own_environments, "closed", "verify: fresh\nartifacts: ['*.txt']\n", KEPT)
+    rewards = {"mkdir other; chmod 000 other": 5.0, "chmod 000 answer.txt": 0.0, "chmod 000 .": 0.0}
+    for command, reward in rewards.items():
+        async with sandboxes.sandbox(fresh) as sandbox:
+            await sandbox.reset({})
+            await sandbox.exec(f"printf 12345 > answer.txt; {command}")
+            assert (await sandbox.verify({}, Response())).reward == reward
+
+
 async def test_artifacts_beyond_their_limits_are_not_scored_and_where_they_do_not_count_not_kept(
     sandboxes, own_environments, caplog
 ):
@@ -265,6 +275,7 @@ async def test_artifacts_beyond_their_limits_are_not_scored_and_where_they_do_no
 
     for command, told in (
         ("head -c 2000000 /dev/zero > big.txt", "1 MB"),
+        ("truncate -s 1T sparse.txt", "1 MB"),
         ("touch 1.txt 2.txt 3.txt 4.txt", "3 files"),
     ):
         async with sandboxes.sandbox(fresh) as sandbox:

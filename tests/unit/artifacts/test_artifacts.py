@@ -11,7 +11,7 @@ from tempfile import TemporaryFile
 from typing import IO
 
 import pytest
-from gymbox.artifacts import ArtifactStore, KeptArtifacts, members_in
+from gymbox.artifacts import ArtifactStore, KeptArtifacts, contents_of
 from gymbox.errors import RolloutFailure
 
 
@@ -105,11 +105,11 @@ async def test_another_run_takes_them_over(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "link", elsewhere)
     third.take(old, found.sha256)
     async with third.opened(found) as file:
-        assert members_in(file) == 1
+        assert contents_of(file).files == 1
 
 
 def test_what_is_no_tar_is_refused() -> None:
     with pytest.raises(RolloutFailure, match="no whole tar"):
-        members_in(io.BytesIO(b"x" * 1000))
+        contents_of(io.BytesIO(b"x" * 1000))
     with tar_of({"a": b"1" * 5000}) as file, pytest.raises(RolloutFailure, match="no whole tar"):
-        members_in(io.BytesIO(file.read()[:2000]))
+        contents_of(io.BytesIO(file.read()[:2000]))

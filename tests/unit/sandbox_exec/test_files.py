@@ -274,28 +274,80 @@ async def test_of_a_tree_only_what_matches_comes(host):
     (folder / "out/outside").symlink_to("/etc/passwd")
     (folder / "src/up.py").symlink_to("../../x")
 
-    async def chosen(*patterns):
-        parameters = [("path", "."), *(("only", pattern) for pattern in patterns)]
-        async with host.client.get("/archive", params=parameters) as answer:
-            assert answer.status == 200
-            with tarfile.open(fileobj=io.BytesIO(await answer.read())) as archive:
-                return sorted(archive.getnames())
+    async def names_of(*patterns):
+        return sorted(await chosen(host, *patterns))
 
-    assert await chosen("a.txt", "missing", "*.md") == ["a.txt"]
-    assert await chosen("*") == sorted(
+    assert await names_of("a.txt", "missing", "*.md") == ["a.txt"]
+    assert await names_of("*") == sorted(
         ["a.txt", "b.py", "other", "other/i.py", "out", "out/empty", "out/f", "out/g", "out/g/h", "out/inside", "src"]
         + ["src/c.py", "src/deep", "src/deep/e.txt", "src/deep/er", "src/deep/er/d.py"]
     )
-    assert await chosen("*.py", "out") == ["b.py", "out", "out/empty", "out/f", "out/g", "out/g/h", "out/inside"]
-    assert await chosen("src/**/*.py") == ["src/c.py", "src/deep/er/d.py"]
-    assert await chosen("**/[hi]*") == ["other/i.py", "out/g/h", "out/inside"]
+    assert await names_of("*.py", "out") == ["b.py", "out", "out/empty", "out/f", "out/g", "out/g/h", "out/inside"]
+    assert await names_of("src/**/*.py") == ["src/c.py", "src/deep/er/d.py"]
+    assert await names_of("**/[hi]*") == ["other/i.py", "out/g/h", "out/inside"]
 
 
-async def test_a_tree_that_cannot_be_read_whole_is_never_taken_for_whole(two_users):
-    (two_users.workspace / "tree").mkdir()
-    (two_users.workspace / "tree/closed").mkdir(mode=0o700)
-    with pytest.raises(Exception):  # noqa: B017  the connection is cut
-        await get(two_users, "tree", "/archive")
+async def chosen(host, *patterns):
+    """Content of what these patterns match in the workspace, by name; None for what is no file."""
+    parameters = [("path", "."), *(("only", pattern) for pattern in patterns)]
+    async with host.client.get("/archive", params=parameters) as answer:
+        assert answer.status == 200, await answer.text()
+        with tarfile.open(fileobj=io.BytesIO(await answer.read())) as archive:
+            return {info.name: archive.extractfile(info).read() if info.isreg() else None for info in archive}
+
+
+@pytest.mark.parametrize("closed", ["tree/closed", "tree/file", "tree/sub/file"])
+async def test_a_tree_that_cannot_be_read_whole_is_refused_with_the_path(two_users, closed):
+    await two_users.exec(f"mkdir -p tree/closed tree/sub; touch tree/file tree/sub/file; chmod 000 {closed}")
+    status, problem = await get(two_users, "tree", "/archive")
+    assert (status, problem["kind"]) == (403, "forbidden")
+    assert f"{closed}: Permission denied" in problem["detail"]
+    await two_users.exec(f"chmod 755 {closed}")
+
+
+DEEP = "import os\nfor _ in range(1200): os.mkdir('deep'), os.chdir('deep')\nopen('out.txt', 'w').close()"
+
+
+async def test_a_tree_that_is_too_deep_to_be_read_is_refused(host):
+    await host.exec(["python3", "-c", DEEP])
+    status, problem = await get(host, ".", "/archive")
+    assert (status, problem["kind"]) == (422, "invalid")
+    assert "File name too long" in problem["detail"] and len(problem["detail"]) < 1000
+    await host.exec("rm -rf deep")
+
+
+async def test_what_cannot_be_read_does_not_keep_the_rest_of_what_matches_from_coming(two_users):
+    await two_users.exec(["python3", "-c", DEEP])
+    await two_users.exec("mkdir -p elsewhere out/closed; touch out/closed/a.txt; chmod 000 elsewhere out/closed")
+    await two_users.exec("echo yes > out/a.txt; echo no > out/b.txt; chmod 000 out/b.txt")
+    assert await chosen(two_users, "out/*.txt") == {"out/a.txt": b"yes\n"}
+    assert await chosen(two_users, "**/*.txt") == {"out/a.txt": b"yes\n"}
+    assert await chosen(two_users, "out") == {"out": None, "out/closed": None, "out/a.txt": b"yes\n"}
+    await two_users.exec("chmod -R 755 out elsewhere; rm -rf deep")
+
+
+async def test_of_a_workspace_that_the_agent_closed_to_itself_nothing_matches(two_users):
+    await two_users.exec("echo yes > a.txt; chmod 000 .")
+    assert await chosen(two_users, "*.txt") == {}
+    two_users.workspace.chmod(0o755)
+
+
+async def test_what_changes_while_it_is_read_does_not_break_the_archive_of_what_matches(host):
+    await host.exec("truncate -s 16M a.bin; head -c 16000000 /dev/urandom > b.bin; echo last > c.bin")
+    async with host.client.get("/archive", params={"path": ".", "only": "*.bin"}) as answer:
+        await host.exec("truncate -s 0 a.bin b.bin")
+        with tarfile.open(fileobj=io.BytesIO(await answer.read())) as archive:
+            assert [info.name for info in archive] == ["a.bin", "b.bin", "c.bin"]
+            assert archive.extractfile("c.bin").read() == b"last\n"
+
+
+async def test_names_and_times_at_the_limits_come_out_and_go_in(host):
+    name = "\N{BOX DRAWINGS HEAVY HORIZONTAL}" * 84
+    await host.exec(f"echo yes > {name}; touch -d @9223372036854775807 {name}")
+    async with host.client.get("/archive", params={"path": ".", "only": "*"}) as answer:
+        data = await answer.read()
+    assert await put(host, "copy", data, "/archive") == (200, {"files": 1})
+    assert (host.workspace / "copy" / name).read_text() == "yes\n"
 
 
 async def test_a_tree_that_is_none_is_told(host):

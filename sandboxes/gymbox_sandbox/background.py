@@ -27,6 +27,7 @@ class JobView(Strict):
     id: str
     command: str | list[str]
     pid: int
+    """0 where it was killed before it ran."""
     status: Literal["running", "ended"]
     started_at: float
     """Unix seconds."""

@@ -35,6 +35,7 @@ class Started(NamedTuple):
 
     exec_id: str
     pid: int
+    """0 where it was killed before it ran."""
 
 
 class Output(NamedTuple):
@@ -63,7 +64,8 @@ class Ended(NamedTuple):
 class Command:
     """One command. It runs from entering the context on; leaving the context kills its tree, unless it has ended."""
 
-    pid: int
+    pid = 0
+    """0 where it was killed before it ran."""
 
     def __init__(
         self,
@@ -95,6 +97,7 @@ class Command:
         self._terminal_closed = False
         self._paused = False
         self._queued = 0
+        self._first: Output | Ended | None = None
         self._events: asyncio.Queue[Started | Output | Ended | Problem] = asyncio.Queue()
         self._ended: Ended | None = None
         self._finished = False
@@ -118,6 +121,8 @@ class Command:
             event = await self._events.get()
             if isinstance(event, Problem):
                 raise event
+            if not isinstance(event, Started):  # its time was over before it ran
+                self._first = event
         except BaseException:
             self.close()
             raise
@@ -136,7 +141,7 @@ class Command:
         Raises:
             Unavailable: its reaper was killed, by lack of memory for instance.
         """
-        event = await self._events.get()
+        event, self._first = self._first or await self._events.get(), None
         if isinstance(event, Problem):
             raise event
         assert not isinstance(event, Started)

@@ -128,9 +128,9 @@ class ExecRequest(Strict):
     encoding: Literal["text", "base64"] = "text"
     """`text` replaces what is not UTF-8; `base64` is byte-exact."""
     stream: bool = False
-    """Answer as server-sent events: `started {exec_id, pid}`, `stdout`/`stderr {data}` (base64), and last
-    `exit` with the ExecResult (stdout and stderr left empty), or `error` with a problem. Hanging up, streamed or not,
-    kills the command's whole tree."""
+    """Answer as server-sent events: `started {exec_id, pid}` (pid 0: it was killed before it ran), `stdout`/`stderr
+    {data}` (base64), and last `exit` with the ExecResult (stdout and stderr left empty), or `error` with a problem.
+    Hanging up, streamed or not, kills the command's whole tree."""
     request_id: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     """Plain exec only: the caller's name for this very request. Asked again with the same id and body, the command is
     not run again: its answer is, or will be, that of the first. It runs to its end or timeout whether or not its

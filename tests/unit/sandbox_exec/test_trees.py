@@ -41,6 +41,21 @@ async def test_a_timeout_kills_the_whole_tree(host, sleeper):
     assert found and not any(map(host.alive, found))
 
 
+@pytest.mark.parametrize("fields", [{}, {"stdin": b"input"}])
+async def test_a_command_whose_time_is_over_before_it_runs_has_timed_out(host, fields):
+    for _ in range(20):
+        result = await host.exec("sleep 99", timeout=1e-9, **fields)
+        assert (result["timed_out"], result["exit_code"]) == (True, None)
+
+
+@pytest.mark.parametrize("pty", [None, {"rows": 24, "columns": 80}])
+async def test_a_streamed_command_whose_time_is_over_before_it_runs_starts_and_ends(host, pty):
+    for _ in range(10):
+        async with host.stream("sleep 99", timeout=1e-9, pty=pty) as events:
+            told = [(name, data) async for name, data in events if name not in ("stdout", "stderr")]
+        assert [name for name, _ in told] == ["started", "exit"] and told[-1][1]["timed_out"]
+
+
 async def test_a_timeout_leaves_other_commands_alone(host):
     with host.gate() as tell:
         other = asyncio.create_task(host.exec("echo $$ > 1.pid; read line < gate; echo $line"))

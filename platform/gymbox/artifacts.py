@@ -23,6 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, NamedTuple
 
+from gymbox_sandbox.sparse import NO_TAR
 from pydantic import BaseModel, ConfigDict, Field
 
 from gymbox.errors import ErrorKind, RolloutFailure
@@ -170,8 +171,7 @@ def contents_of(file: IO[bytes]) -> Contents:
                 archive.members.clear()  # type: ignore[attr-defined]
                 files += 1
                 size += max(0, member.size)
-    # the last three come of headers that say what no header may
-    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
+    except NO_TAR as error:
         raise _gone(f"the artifacts are no whole tar: {error}") from error
     file.seek(0)
     return Contents(files, size)

@@ -10,6 +10,8 @@ from copy import copy
 from typing import IO, Any
 
 BLOCK = 1 << 16
+NO_TAR = (tarfile.TarError, ValueError, OverflowError, RecursionError)
+"""What reading a tar raises that is none; all but the first where headers say what no header may."""
 _ZEROS = bytes(BLOCK)
 _MOST_SEGMENTS = 10_000
 """Of one file; one of more is packed with its holes as zeros, since their list is held in memory."""

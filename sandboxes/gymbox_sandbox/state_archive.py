@@ -22,6 +22,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 from gymbox_sandbox.file_owners import FileOwners
 from gymbox_sandbox.options import User
+from gymbox_sandbox.sparse import NO_TAR
 from gymbox_sandbox.transfer import Refused, guarded
 
 _CHUNK = 1 << 20
@@ -239,7 +240,7 @@ def _load(owners: FileOwners, places: dict[str, str]) -> None:
             while (member := archive.next()) is not None:
                 archive.members.clear()  # type: ignore[attr-defined]
                 loading.add(member, source.fileno())
-        except tarfile.TarError as error:
+        except NO_TAR as error:
             raise Refused(f"this is no whole snapshot: {error}", cause="bad_archive") from error
         loading.finish()
 

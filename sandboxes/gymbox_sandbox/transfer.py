@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 CHUNK = 1 << 18
 LATEST = 1 << 62
 """Seconds: the last time that a file of an archive may be of; the kernel takes few more."""
+_LONGEST_PATH = 4095
+"""Bytes of a path that the kernel takes."""
 _LONGEST_SHOWN = 512
 """Characters of a path in an error."""
 _KINDS = {
@@ -92,6 +94,8 @@ def guarded(work: Callable[[], None]) -> int:
         return _fail(kind, cause, f"{_shown(error.filename) or 'transfer'}: {error.strerror or error}")
     except SystemExit:
         return 1
+    except Exception as error:  # told in one line, and not as the traceback that this process would end with
+        return _fail("internal", "-", f"transfer: {type(error).__name__}: {error}")
     return 0
 
 
@@ -167,12 +171,27 @@ def _write(path: str, mode: int, most: int) -> int:
     parent, name = os.path.split(path)
     if name in ("", ".", ".."):
         raise Refused(f"{path} names a directory", cause="directory")
-    os.makedirs(parent or ".", exist_ok=True)
+    _make_folders(parent or ".")
     directory = os.open(parent or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     # what takes a file's place needs only its folder's permission; one that was made read-only is meant to stay
     if not (os.access(name, os.W_OK, dir_fd=directory) or _is_missing_or_link(directory, name)):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
     return _store(directory, name, _input(path, most), mode)
+
+
+def _make_folders(path: str) -> None:
+    """As os.makedirs, which calls itself for each folder above, and so cannot make all that a path may have."""
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
+    missing = [path]
+    while (above := os.path.dirname(missing[-1])) not in ("", missing[-1]) and not os.path.exists(above):
+        missing.append(above)
+    for each in reversed(missing):
+        try:
+            os.mkdir(each)
+        except FileExistsError:
+            if not os.path.isdir(each):
+                raise
 
 
 def _is_missing_or_link(directory: int, name: str) -> bool:
@@ -222,7 +241,9 @@ def _store(directory: int, name: str, chunks: Iterator[bytes], mode: int, modifi
 def _unpack(path: str, most_bytes: int, most_files: int) -> int:
     import tarfile
 
-    os.makedirs(path, exist_ok=True)
+    from gymbox_sandbox.sparse import NO_TAR
+
+    _make_folders(path)
     root = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     files = size = 0
     try:
@@ -234,7 +255,7 @@ def _unpack(path: str, most_bytes: int, most_files: int) -> int:
                 if files > most_files or size > most_bytes:
                     raise Refused(f"more than {most_files} files or {most_bytes} bytes", cause="too_large")
                 _extract(archive, member, root)
-    except tarfile.TarError as error:
+    except NO_TAR as error:
         raise Refused(f"this is no whole tar archive: {error}", cause="bad_archive") from error
     return files
 
@@ -252,6 +273,8 @@ def _extract(archive: TarFile, member: TarInfo, root: int) -> None:
         if member.isreg():
             source = archive.extractfile(member)
             assert source is not None
+            if not member.mtime <= LATEST:  # or no number at all
+                raise Refused(f"{member.name!r} is of no time that a file can have", cause="bad_archive")
             mode = member.mode & 0o755 | 0o600
             _store(folder, name, iter(lambda: source.read(CHUNK), b""), mode, max(0, member.mtime))
         elif member.issym():
@@ -267,8 +290,10 @@ def _parts(name: str) -> list[str]:
     """The components of a member's name.
 
     Raises:
-        Refused: it leaves the tree.
+        Refused: it leaves the tree, or is longer than any path.
     """
+    if len(os.fsencode(name)) > _LONGEST_PATH:
+        raise Refused(f"{_shown(name)!r} is too long a name", cause="bad_archive")
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts:
         raise Refused(f"{name!r} leaves the tree", cause="bad_archive")

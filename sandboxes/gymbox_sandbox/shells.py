@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import secrets
 import signal
@@ -46,8 +47,9 @@ class _Status(NamedTuple):
 class Shell:
     """One shell, from `open` to its end."""
 
-    def __init__(self, id: str, request: ShellRequest, commands: Commands) -> None:
+    def __init__(self, id: str, number: int, request: ShellRequest, commands: Commands) -> None:
         self.id = id
+        self.number = number
         self.request = request
         self.ended: str | None = None
         self.opened: asyncio.Task[None] = asyncio.create_task(self._open(commands))
@@ -218,6 +220,7 @@ class Shells:
         self._commands = commands
         self._once = once
         self._shells: dict[str, Shell] = {}
+        self._numbers = itertools.count(1)
 
     def views(self) -> list[ShellView]:
         """All that are open, or were."""
@@ -235,7 +238,7 @@ class Shells:
         if shell is None:
             if len(self._shells) >= MOST_SHELLS:
                 raise AtCapacity(f"there are {MOST_SHELLS} shells, and no more may be: delete one", retry_after=1)
-            shell = self._shells[id] = Shell(id, request, self._commands)
+            shell = self._shells[id] = Shell(id, next(self._numbers), request, self._commands)
         elif shell.request != request:
             raise Conflict(f"there is a shell {id!r}, of another request")
         try:
@@ -264,7 +267,8 @@ class Shells:
             # before it has an effect, `run` raises at once; after that it always answers
             return await shell.run(request)
 
-        return await self._once.run(f"{id}/{request.request_id}", request, work)
+        # by its number, too: once it is deleted, another shell may have its id
+        return await self._once.run(f"{id}.{shell.number}/{request.request_id}", request, work)
 
     def __getitem__(self, id: str) -> Shell:
         """

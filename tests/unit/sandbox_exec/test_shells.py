@@ -209,6 +209,13 @@ async def test_a_request_id_keeps_a_command_from_running_twice(simple):
     assert (await simple.run("other", status=409, **fields))["kind"] == "conflict"
 
 
+async def test_a_shell_under_the_id_of_a_deleted_one_has_request_ids_of_its_own(one_user):
+    for number in (1, 2):
+        async with opened(one_user, "again") as shell:
+            result = await shell.run("echo x >> runs; cat runs", request_id="r1")
+            assert result["stdout"] == "x\n" * number
+
+
 async def test_the_same_shell_is_found_again_and_shells_are_bounded(one_user):
     shells_ = [Session(one_user, f"s{number}") for number in range(shells.MOST_SHELLS)]
     pids = [(await shell.open())["pid"] for shell in shells_]

@@ -68,7 +68,14 @@ class Ways:
         self._look_ups = asyncio.Semaphore(MOST_LOOK_UPS)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, to its end. Never raises."""
+        """One connection, to its end. Never raises, also where `close` ends it."""
+        try:
+            await self._serve(reader, writer)
+        except asyncio.CancelledError:
+            if not self._closed:
+                raise
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._open.add(task)

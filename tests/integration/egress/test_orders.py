@@ -92,6 +92,22 @@ async def test_what_is_closed_is_no_longer_served_and_its_last_refusals_are_told
         await provider.said()
 
 
+async def test_a_sandbox_that_ends_with_connections_open_is_no_fault(
+    provider: Provider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    provider.open()
+    reader, writer = await asyncio.open_unix_connection(provider.path())
+    writer.write(GOOD[:9])
+    assert b" 403 " in await provider.said()  # so that the first is being served, too
+    provider.order({"close": "box"})
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+    provider.open()
+    assert b" 403 " in await provider.said()
+    writer.close()
+    assert capsys.readouterr().err == ""
+
+
 async def test_an_order_to_open_again_replaces_the_first(provider: Provider) -> None:
     provider.open()
     provider.open(models=True)

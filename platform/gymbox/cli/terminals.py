@@ -83,9 +83,11 @@ def _has_left(typing: asyncio.Task[None]) -> bool:
 
 async def _type(execution: Execution, stdin: int, leaves: bool) -> None:
     async for content in _chunks(stdin):
-        if leaves and DETACH in content:
+        before, left, _ = content.partition(DETACH) if leaves else (content, b"", b"")
+        if before:
+            await execution.write(before)
+        if left:
             raise Detached
-        await execution.write(content)
     await execution.close_stdin()
 
 

@@ -105,7 +105,7 @@ async def test_changes_are_printed(gymbox, run):
 
 async def test_a_terminal_is_left_and_found_again_with_what_it_showed(gymbox):
     seen = []
-    for typed, awaited in (("x=kept; echo $((40+2))\n", "42"), ("echo $x-again; exit 6\n", "kept-again")):
+    for typed, awaited in (("x=kept; echo $((40+2))\n", "42"), ("echo $x-$y; exit 6\n", "kept-typed")):
         with _terminal() as (ours, theirs):
             process = await gymbox("shell", "--name", "t1", "s1", stdin=theirs, stdout=theirs)
             os.close(theirs)
@@ -117,7 +117,7 @@ async def test_a_terminal_is_left_and_found_again_with_what_it_showed(gymbox):
                 while awaited not in shown.decode(errors="replace").replace(typed, ""):
                     shown += await _read(ours)
                 if not seen:
-                    os.write(ours, b"\x1d")
+                    os.write(ours, b"y=typed\n\x1d")  # what precedes it in one go is typed, too
                 code = await process.wait()
         seen.append((code, shown.decode(errors="replace"), (await process.stderr.read()).decode()))
     assert [code for code, _, _ in seen] == [0, 6]

@@ -14,7 +14,7 @@ from gymbox_sandbox.tasks import Task
 from gymbox.agents.tool_loop import ToolLoop
 from gymbox.dataset import Row
 from gymbox.environment import Environment
-from gymbox.errors import ImageBuildFailed, Problem, RolloutError, Stage, StartFailed
+from gymbox.errors import ImageBuildFailed, Problem, RolloutError, Stage, StartFailed, log_ending
 from gymbox.http import HttpClient
 from gymbox.models.scripted import ScriptedModel
 from gymbox.rollout import RolloutController, RolloutResult, run_rollout
@@ -67,7 +67,8 @@ class Checks:
         try:
             yield await self._tools()
         except (StartFailed, ImageBuildFailed) as failure:
-            yield Finding("a sandbox starts", 1, (failure.detail,))
+            log = failure.ended.logs if isinstance(failure, StartFailed) else failure.log
+            yield Finding("a sandbox starts", 1, (f"{failure.detail}{log_ending(log)}",))
             return
         left: dict[int, bytes] = {}
         first = await self._rollouts(left)
@@ -183,7 +184,9 @@ def rollout_id() -> str:
 
 def outcome(result: RolloutResult) -> str:
     """The reward, or the error that stands for it."""
-    return f"got {result.reward:g}" if result.error is None else f"{result.error.kind}: {result.error.detail}"
+    if result.error is None:
+        return f"got {result.reward:g}"
+    return f"{result.error.kind}: {result.error.detail}{log_ending(result.error.logs)}"
 
 
 def echoed(row: Row) -> Response:

@@ -43,6 +43,8 @@ from gymbox_sandbox.problems import (
 )
 from pydantic import BaseModel, ConfigDict
 
+from gymbox.printable import printable
+
 __all__ = [
     "AtCapacity",
     "ConfigError",
@@ -71,6 +73,7 @@ __all__ = [
     "Unavailable",
     "first_line",
     "from_wire",
+    "log_ending",
     "nearest",
 ]
 
@@ -214,13 +217,16 @@ class SandboxPaused(RolloutFailure, Conflict):
 
 
 class StartFailed(RolloutFailure, Unavailable):
-    """The sandbox never became ready; `ended` has the cause and its last log lines."""
+    """The sandbox never became ready; `ended` has the cause and its last log lines, with which `str()` ends."""
 
     def __init__(self, ended: Ended) -> None:
         known = ended.cause in ("oom_killed", "disk_full")
         kind = _BY_CAUSE[ended.cause] if known else ErrorKind.SANDBOX_START_FAILED
         super().__init__(kind, ended.detail, ended=ended.model_dump(mode="json"))
         self.ended = ended
+
+    def __str__(self) -> str:
+        return f"{self.detail}{log_ending(self.ended.logs)}"
 
 
 class ImageBuildFailed(RolloutFailure, Invalid):
@@ -324,6 +330,21 @@ def by_this_python(module: str) -> str:
 
 LONGEST_NAME = 200
 """Characters of a mistyped name that are looked at."""
+
+
+LOG_LINES_TOLD = 5
+"""Last lines of a log that stand in a failure's one line, "`; its log ends with: …`"."""
+LOG_TOLD = 400
+"""Characters of them."""
+
+
+def log_ending(logs: str) -> str:
+    """What to put behind a failure for its log to be seen at once, printable and on one line; `""` of an empty log."""
+    lines = [line.strip() for line in logs.splitlines() if line.strip()][-LOG_LINES_TOLD:]
+    told = " | ".join(lines)
+    if len(told) > LOG_TOLD:  # the end says more than the beginning
+        told = f"…{told[-LOG_TOLD:]}"
+    return f"; its log ends with: {printable(told, None)}" if told else ""
 
 
 def first_line(error: BaseException) -> str:

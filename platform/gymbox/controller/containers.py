@@ -306,7 +306,7 @@ class Containers:
                 raise StartFailed(Ended(cause="failed_to_start", detail=detail)) from error
 
     def _failed(self, container: Container, error: Problem) -> None:
-        log.warning("container %s did not start: %s", container.id, error)
+        log.warning("container %s did not start: %s", container.id, error.detail)
         container.error = error
         self._forget(container)
         if "queued" in container.times:  # its start had begun, and may have left something

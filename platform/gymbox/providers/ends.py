@@ -16,23 +16,26 @@ LOG_LIMIT = 8 * 1024
 LOG_LINES = 50
 
 
-def why_it_ended(id: str, exit_code: int, logs: str, *, out_of_memory_at: int | None = None) -> Ended:
-    """What the end of a server means.
+def why_it_ended(
+    id: str, exit_code: int, logs: str, *, out_of_memory_at: int | None = None, service: str | None = None
+) -> Ended:
+    """What the end of a sandbox's server means, or that of its `service`.
 
     Args:
         exit_code: its own, or 128 and the number of the signal that ended it.
         out_of_memory_at: MiB that it was allowed, if it ran out of memory just before.
     """
+    who, server = (id, f"the server of {id}") if service is None else (f"service {service}",) * 2
     if out_of_memory_at is not None and exit_code != 0:
         cause: EndCause = "oom_killed"
-        detail = f"{id} ran out of memory: it may use {out_of_memory_at} MiB (limits.memory_mb)"
+        detail = f"{who} ran out of memory: it may use {out_of_memory_at} MiB (limits.memory_mb)"
     elif exit_code != 0 and os.strerror(errno.ENOSPC) in logs:
         cause = "disk_full"
-        detail = f"{id} ended with exit code {exit_code} because a file system was full (limits.workspace_mb, tmp_mb)"
+        detail = f"{who} ended with exit code {exit_code} because a file system was full (limits.workspace_mb, tmp_mb)"
     elif exit_code in KILLED:
-        cause, detail = "killed", f"{id} was killed from outside by {signal.Signals(exit_code - 128).name}"
+        cause, detail = "killed", f"{who} was killed from outside by {signal.Signals(exit_code - 128).name}"
     else:
-        cause, detail = "exited", f"the server of {id} ended by itself with exit code {exit_code}"
+        cause, detail = "exited", f"{server} ended by itself with exit code {exit_code}"
     return Ended(cause=cause, detail=detail, exit_code=exit_code, logs=logs)
 
 

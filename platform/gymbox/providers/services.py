@@ -76,13 +76,11 @@ class Services:
                     await self._until_healthy(id, check, container.ended, refused)
             except TimeoutError as error:
                 why = ": ".join([" ".join(check.test), *refused[-1:]])[:400]
-                detail = f"service {name} of {spec.id} was not healthy within {check.within:g} s ({why})"
+                detail = f"service {name} was not healthy within {check.within:g} s ({why})"
                 logs = await self._watch.last_lines(id)
                 raise StartFailed(Ended(cause="failed_to_start", detail=detail, logs=logs)) from error
         if container.ended.done():
-            ended = await self._watch.why(id, container.ended.result())
-            told = f"service {name} of {spec.id}: {ended.detail}"
-            raise never_ready(ended.model_copy(update={"detail": told}))
+            raise never_ready(await self._watch.why(id, container.ended.result()))
         container.ended = None  # from now on its end is the sandbox's
 
     async def _free_name(self, id: str, owner: str) -> None:

@@ -150,26 +150,33 @@ class Watch:
                 if owner is None or owner.reported or owner.stopping:
                     return
                 owner.reported = True
-                service, id = service_of(id), container.owner
-                ended = ended.model_copy(update={"detail": f"service {service} of {id}: {ended.detail}"})
+                id = container.owner
             logger.warning("sandbox %s ended (%s): %s", id, ended.cause, ended.detail)
             self._on_end(id, ended)
 
     async def why(self, id: str, exit_code: int | None) -> Ended:
         """What the end of a container means; `exit_code` is None where nobody has heard it."""
         heard = self._out_of_memory.pop(id, None)
+        service = self._service(id)
+        who = id if service is None else f"service {service}"
         try:
             found = await self._engine.call(f"inspect {id}", self._engine.api.inspect_container, id)
         except NoSuchContainer:
-            return Ended(cause="killed", detail=f"{id} was removed by someone else", exit_code=exit_code)
+            return Ended(cause="killed", detail=f"{who} was removed by someone else", exit_code=exit_code)
         except Unavailable as error:
-            return Ended(cause="lost", detail=f"{id} ended, and {error.detail}", exit_code=exit_code)
+            return Ended(cause="lost", detail=f"{who} ended, and {error.detail}", exit_code=exit_code)
         if exit_code is None and found["State"]["ExitCode"] == UNSEEN:
-            return Ended(cause="lost", detail=f"{id} ended while the engine was away", logs=await self.last_lines(id))
+            return Ended(cause="lost", detail=f"{who} ended while the engine was away", logs=await self.last_lines(id))
         # the engine sets OOMKilled for any process in the container, also for one whose end it survived
         oom = time.monotonic() - heard < OOM_EXPLAINS if heard is not None else bool(found["State"]["OOMKilled"])
         allowed = found["HostConfig"]["Memory"] // MEGABYTE if oom else None
-        return why_it_ended(id, found["State"]["ExitCode"], await self.last_lines(id), out_of_memory_at=allowed)
+        logs, exit_code = await self.last_lines(id), found["State"]["ExitCode"]
+        return why_it_ended(id, exit_code, logs, out_of_memory_at=allowed, service=service)
+
+    def _service(self, id: str) -> str | None:
+        """Of a service its own name: failures stand beside the sandbox's, which its container's only repeats."""
+        owner = self.containers[id].owner if id in self.containers else ""
+        return service_of(id) if owner else None
 
     def _in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

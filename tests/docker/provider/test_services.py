@@ -146,7 +146,8 @@ async def test_a_service_that_does_not_come_up_fails_the_start_with_its_log(
         await sandboxes.provider.start(spec, lambda phase: None)
     ended = caught.value.ended
     assert ended.cause == "failed_to_start" and told in ended.detail and log in ended.logs
-    assert ended.detail.startswith(f"service web of {spec.id}")
+    assert ended.detail.startswith("service web ") and spec.id not in ended.detail
+    assert f"its log ends with: {log}" in str(caught.value)
     assert not services_of(engine, spec.id) and not spec.directory.exists()
 
 

@@ -163,6 +163,17 @@ def test_a_server_that_does_not_start_is_told_once(home: Path, capsys: pytest.Ca
     assert told.err.count("nothing_such") == 1
 
 
+def test_what_a_server_printed_before_it_ended_is_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gymbox("init", "bad")
+    server = home / "environments" / "bad" / "server.py"
+    server.write_text("import os\nprint('boo', flush=True)\nos._exit(3)\n")
+    capsys.readouterr()
+
+    assert gymbox("test", "bad", "provider=process") == 1
+
+    assert "with exit code 3, before it was ready; its log ends with: boo" in " ".join(capsys.readouterr().out.split())
+
+
 def test_two_runs_that_fail_alike_have_no_reward_to_be_the_same(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,6 +20,7 @@ from gymbox.errors import (
     StartFailed,
     Unavailable,
     from_wire,
+    log_ending,
 )
 from gymbox_sandbox.lifecycle import Ended
 
@@ -59,3 +60,17 @@ def test_only_what_may_pass_is_tried_again_when_no_sandbox_can_be_had(
     recorded = RolloutError.at(Stage.PROVISION, error)
 
     assert (recorded.kind, recorded.retryable) == (kind, retryable)
+
+
+def test_a_start_that_failed_shows_the_end_of_its_log_also_after_the_wire() -> None:
+    failed = StartFailed(Ended(cause="failed_to_start", detail="it did not answer", logs="one\n\nKeyError: 'x'\n"))
+    assert failed.detail == "it did not answer"
+    assert str(failed) == "it did not answer; its log ends with: one | KeyError: 'x'"
+    assert str(StartFailed(Ended.model_validate(failed.to_wire()["ended"]))) == str(failed)
+    assert str(StartFailed(Ended(cause="failed_to_start", detail="not a word"))) == "not a word"
+
+
+def test_the_end_of_a_log_is_bounded_and_does_nothing_to_a_terminal() -> None:
+    told = log_ending("\n".join(["\x1b[2Jred", *map(str, range(9)), "x" * 5000, "the end\x07"]))
+    assert len(told) < 500 and told.endswith(r"xxx | the end\x07") and "\x1b" not in told
+    assert log_ending(" \n\n") == ""

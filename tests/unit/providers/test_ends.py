@@ -28,6 +28,18 @@ def test_the_cause_of_an_end_follows_from_exit_code_memory_and_log(
     assert "box-1" in ended.detail and ("96 MiB" in ended.detail) == (cause == "oom_killed")
 
 
+@pytest.mark.parametrize(("exit_code", "oom"), [(3, None), (137, None), (137, 96)])
+def test_a_service_that_ended_has_its_own_name_and_not_that_of_its_container(exit_code: int, oom: int | None) -> None:
+    ended = why_it_ended("box-1.web", exit_code, "", out_of_memory_at=oom, service="web")
+    assert ended.detail.startswith("service web ") and "box-1" not in ended.detail
+
+
+def test_a_service_that_never_was_ready_is_told_in_one_sentence() -> None:
+    failed = never_ready(why_it_ended("box-1.web", 3, "starting\nboo\n", service="web"))
+    assert failed.detail == "service web ended by itself with exit code 3, before it was ready"
+    assert str(failed) == f"{failed.detail}; its log ends with: starting | boo"
+
+
 @pytest.mark.parametrize(("exit_code", "logs"), [(137, ""), (139, ""), (3, "Traceback"), (0, "")])
 def test_what_never_was_ready_failed_to_start_whatever_ended_it(exit_code: int, logs: str) -> None:
     failed = never_ready(why_it_ended("box-1", exit_code, logs))

@@ -29,7 +29,7 @@ from gymbox.controller.state import StateDirectory
 from gymbox.environment import Environment
 from gymbox.errors import ImageBuildFailed, Problem, StartFailed, Unavailable
 from gymbox.http import HttpClient
-from gymbox.providers import ModelsAt, SandboxProvider, Started, StartSpec
+from gymbox.providers import ModelsAt, SandboxProvider, Started, StartSpec, containers_stay
 
 log = logging.getLogger(__name__)
 
@@ -396,8 +396,10 @@ class Containers:
         self._session_ends.close()
 
     async def close(self, *, stop_all: bool) -> None:
-        """Let go of the provider. What runs lives on, unless `stop_all`; what is still starting is stopped."""
-        ending = [container for container in self._live.values() if stop_all or container.started is None]
+        """Let go of the provider. What somebody has lives on, unless `stop_all`; what is still starting, or for nobody
+        (spare, or idle), is stopped."""
+        live = self._live.values()
+        ending = [one for one in live if stop_all or one.started is None or not one.sandboxes]
         await asyncio.gather(*(self.stop(container) for container in ending))
         for container in self._live.values():
             if container.idle is not None:
@@ -408,6 +410,10 @@ class Containers:
         for task in [*first_tries, *(removal.task for removal in self._removals.values())]:
             task.cancel()
             await asyncio.wait({task})
+        if (staying := sum(len(one.sandboxes) for one in live)) and containers_stay(self._provider):
+            few = "sandbox stays; the next start with the same state adopts it"
+            many = "sandboxes stay; the next start with the same state adopts them"
+            log.info("%d %s", staying, few if staying == 1 else many)
         await self._provider.close()
 
     async def logs(self, container: Container, tail: int) -> str:

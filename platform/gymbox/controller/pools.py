@@ -185,7 +185,7 @@ class Pools:
         self._task = asyncio.create_task(self._fill_forever(), name="pools")
 
     async def close(self) -> None:
-        """Fill no more; containers stay as they are. Safe to call twice."""
+        """Fill no more; spare containers stay until all are let go of. Safe to call twice."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})

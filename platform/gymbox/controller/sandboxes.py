@@ -50,7 +50,7 @@ class Sandboxes:
     """Decides everything about sandboxes; the REST API and the embedded controller translate for it.
 
     Used as `async with`: entering takes over what an earlier controller left running; leaving keeps sandboxes running
-    for the next one, or removes them where the controller is ephemeral.
+    for the next one, without spare containers, or removes all where the controller is ephemeral.
     """
 
     def __init__(

@@ -95,6 +95,11 @@ def versions_of(provider: SandboxProvider) -> dict[str, str]:
     return dict(getattr(provider, "versions", {}))
 
 
+def containers_stay(provider: SandboxProvider) -> bool:
+    """Whether its containers live on when their controller ends (`containers_stay`; where it does not say: they do)."""
+    return bool(getattr(provider, "containers_stay", True))
+
+
 def traffic_of(provider: SandboxProvider, id: str) -> Traffic:
     """What a container of a provider that is open was let through to and refused, as far as it tells (`traffic`)."""
     tell: Callable[[str], Traffic] | None = getattr(provider, "traffic", None)

@@ -7,7 +7,16 @@ from pydantic import ConfigDict
 from gymbox.environment import Environment
 from gymbox.errors import Unavailable
 from gymbox.network import Traffic
-from gymbox.providers import ModelsAt, OnEnd, SandboxProvider, base_of, lead_models, traffic_of, versions_of
+from gymbox.providers import (
+    ModelsAt,
+    OnEnd,
+    SandboxProvider,
+    base_of,
+    containers_stay,
+    lead_models,
+    traffic_of,
+    versions_of,
+)
 from gymbox.providers.docker import DockerProvider
 from gymbox.providers.forwarding import Forwarding
 from gymbox.providers.process import ProcessProvider
@@ -34,6 +43,11 @@ class AutoProvider(Forwarding[SandboxProvider]):
     def versions(self) -> dict[str, str]:
         """What the chosen one says."""
         return versions_of(self._worker) if self._worker else {}
+
+    @property
+    def containers_stay(self) -> bool:
+        """What the chosen one says."""
+        return self._worker is None or containers_stay(self._worker)
 
     def base_of(self, environment: Environment) -> str | None:
         """What the chosen one says."""

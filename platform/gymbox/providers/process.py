@@ -75,6 +75,11 @@ class ProcessProvider(BaseModel):
     _processes: dict[str, _Process] = PrivateAttr(default_factory=dict)
 
     @property
+    def containers_stay(self) -> bool:
+        """No: they end with this process."""
+        return False
+
+    @property
     def isolation_note(self) -> str:
         """One line for the user: which isolation these sandboxes lack. Known from `open` on."""
         users = "" if self._users or os.getuid() else ", and as root"

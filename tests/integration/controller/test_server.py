@@ -43,6 +43,17 @@ async def test_asked_to_stop_it_finishes_the_start_in_flight(server, http, token
         assert await process.wait() == 0
 
 
+async def test_a_controller_whose_sandboxes_end_with_it_does_not_say_that_they_stay(server, http, token, state_folder):
+    async with server('pools={"counter": PoolSettings(target=1)}', "from gymbox_sandbox.lifecycle import *") as started:
+        process, url = started
+        await ControllerClient(url, token, http).create(CreateSandbox(id="s1", environment="counter"))
+        process.send_signal(signal.SIGTERM)
+        said = (await process.stderr.read()).decode()
+        assert await process.wait() == 0
+    assert "sandbox s1 of counter" in said and "the next start" not in said
+    assert os.listdir(state_folder / "main" / "deletes") == []
+
+
 async def test_a_killed_controller_leaves_its_tokens_valid_for_the_next(server, http, token, state_folder):
     async with server() as (process, url):
         first = await ControllerClient(url, token, http).create(CreateSandbox(id="s1", environment="counter"))

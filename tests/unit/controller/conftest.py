@@ -221,7 +221,11 @@ Controller = Callable[..., Any]
 async def controller(
     folder: Path, provider: InProcessProvider, table: Table, environments: dict[str, Environment]
 ) -> AsyncIterator[Controller]:
-    """Starts a controller: `async with controller(max_sandboxes=2) as sandboxes`. The state is the same each time."""
+    """Starts a controller: `async with controller(max_sandboxes=2) as sandboxes`. The state is the same each time.
+
+    Args of what it gives:
+        killed: it ends without a chance to put anything in order.
+    """
     async with HttpClient() as http:
 
         def named(name: str) -> Environment:
@@ -230,19 +234,21 @@ async def controller(
             return environments[name]
 
         @asynccontextmanager
-        async def start(ephemeral: bool = False, **settings: Any) -> AsyncIterator[Sandboxes]:
+        async def start(
+            ephemeral: bool = False, killed: bool = False, **settings: Any
+        ) -> AsyncIterator[Sandboxes]:
             state = StateDirectory.of_run(folder) if ephemeral else StateDirectory.main(folder)
+            made = ControllerSettings(**settings)
+            routes = Routes(table)
+            opened = Sandboxes(made, provider, named, state, routes, http, proxy_url="http://proxy")
             try:
-                async with Sandboxes(
-                    ControllerSettings(**settings),
-                    provider,
-                    named,
-                    state,
-                    Routes(table),
-                    http,
-                    proxy_url="http://proxy",
-                ) as sandboxes:
-                    yield sandboxes
+                if killed:
+                    yield await opened.__aenter__()
+                    for part in (opened.pools, opened.snapshots, routes):  # whose tasks would outlive the test's loop
+                        await part.close()
+                else:
+                    async with opened as sandboxes:
+                        yield sandboxes
             finally:
                 state.close()
 

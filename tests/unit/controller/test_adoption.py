@@ -67,7 +67,7 @@ async def test_where_a_claim_cannot_be_read_no_container_that_may_be_its_is_spar
         shared = await sandboxes.create(asked("shared", "shared"))
     before = set(provider.containers)
     (claims / "used").write_text("{")
-    async with controller(pools=pools) as sandboxes:
+    async with controller(pools=pools, killed=True) as sandboxes:
         assert set(provider.containers) & before == {kept.container.id, shared.container.id}
         assert {each.id for each in sandboxes.all()} == {"kept", "shared"}
         assert used.container.id in provider.stops and not (claims / "used").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -125,7 +126,7 @@ async def test_what_cannot_be_noted_is_not_given_and_the_request_is_served_all_t
 
 
 async def test_a_claim_survives_a_crash_and_what_is_unclaimed_stays_spare(controller, provider):
-    async with controller(pools=pool_of(3)) as sandboxes:
+    async with controller(pools=pool_of(3), killed=True) as sandboxes:
         await filled(sandboxes, 3)
         claimed = await sandboxes.create(asked("s1", labels={"team": "a"}))
         await filled(sandboxes, 3)
@@ -175,8 +176,9 @@ async def test_claims_of_containers_that_are_gone_and_garbage_are_forgotten(cont
 
 
 async def test_without_its_pool_a_spare_container_is_not_kept(controller, provider):
-    async with controller(pools=pool_of()) as sandboxes:
+    async with controller(pools=pool_of(), killed=True) as sandboxes:
         await filled(sandboxes)
+    assert provider.containers
     async with controller():
         await until(lambda: not provider.containers)
 
@@ -428,6 +430,30 @@ async def test_an_ephemeral_controller_takes_its_pools_with_it(controller, provi
     async with controller(ephemeral=True, pools=pool_of(2)) as sandboxes:
         await filled(sandboxes)
     assert not provider.containers
+
+
+async def test_a_controller_that_stops_in_order_leaves_what_somebody_has_and_says_so(controller, provider, caplog):
+    caplog.set_level(logging.INFO)
+    async with controller(pools=pool_of(2)) as sandboxes:
+        await filled(sandboxes)
+        mine = await sandboxes.create(asked("s1"))
+        await filled(sandboxes)
+        await sandboxes.drain()
+    assert list(provider.containers) == [mine.container.id]
+    assert "1 sandbox stays; the next start with the same state adopts it" in caplog.messages
+    async with controller() as sandboxes:
+        assert sandboxes.get("s1").container.id == mine.container.id
+
+
+async def test_where_nobody_has_a_sandbox_nothing_stays_and_nothing_is_said(controller, provider, caplog):
+    caplog.set_level(logging.INFO)
+    async with controller(pools=pool_of(2), idle=600) as sandboxes:
+        await filled(sandboxes)
+        await sandboxes.create(asked("s1", environment="shared"))
+        await sandboxes.delete("s1")
+        assert provider.containers
+    assert not provider.containers
+    assert "the next start" not in caplog.text
 
 
 async def test_a_controller_that_is_asked_to_stop_fills_no_more(controller, provider):

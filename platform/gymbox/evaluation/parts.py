@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
+from gymbox.errors import ConfigError, nearest
 from gymbox.evaluation.rollouts import Rollout, RunReader
 from gymbox.evaluation.tallies import Sums, Tally
 from gymbox.runner_settings import RunnerSettings
 
 NO_SUBSET = "(none)"
 """Where the tasks stand whose lines have not the field that tells subsets apart."""
+
+
+LOOKED_AT = 100
+"""Rollouts of which a mistyped field is compared with the fields."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +86,9 @@ def parts_of(reader: RunReader, by: str | None = None, answer: str | None = None
         answer: dotted path of the answer, for votes.
 
     Raises:
-        ConfigError: a line is damaged.
+        ConfigError: a line is damaged, or no rollout has the field `by`.
     """
-    parts, several = Parts(), bool(reader.agents)
+    parts, several, seen = Parts(), bool(reader.agents), not by
     for rollout in reader:
         name = rollout.environment
         tallies = [parts.environments.setdefault(name, Part()).add(rollout, answer)]
@@ -91,12 +97,37 @@ def parts_of(reader: RunReader, by: str | None = None, answer: str | None = None
             tallies.append(share.add(rollout, answer))
         if by:
             value = rollout.at(by)
+            seen = seen or _may_have(rollout.line, by)
             for tally in tallies:
                 tally.subset = NO_SUBSET if value is None else str(value)
             subset = parts.subsets.setdefault(name, {}).setdefault(str(tallies[0].subset), Part())
             subset.tallies[rollout.task] = tallies[0]
             subset.sums.add(rollout)
+    if by and not seen and parts.environments:
+        names = {name for rollout in islice(reader, LOOKED_AT) for name in _fields(rollout.line)}
+        raise ConfigError(f"no rollout of {reader.path} has a field {by}; {nearest(by, sorted(names))}")
     return parts
+
+
+def _may_have(line: Mapping[str, Any], path: str) -> bool:
+    """Whether the field is there, or what it is part of is null: so `error.kind` where nothing has failed."""
+    value: Any = line
+    for name in path.split("."):
+        if value is None:
+            return True
+        if not isinstance(value, dict) or name not in value:
+            return False
+        value = value[name]
+    return True
+
+
+def _fields(line: Mapping[str, Any]) -> Iterator[str]:
+    """Dotted paths of what may tell subsets apart: single values of the line and one level below."""
+    for name, value in line.items():
+        below = value if isinstance(value, dict) and name not in ("response", "responses_create_params") else {}
+        yield from (f"{name}.{each}" for each, inner in below.items() if not isinstance(inner, dict | list))
+        if not isinstance(value, dict | list):
+            yield name
 
 
 def planned_of(reader: RunReader, *, of_each_agent: bool = False) -> dict[str, Planned]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy
 import pytest
+from gymbox.errors import ConfigError
 from gymbox.evaluation.profile import profile
 from gymbox.evaluation.rollouts import RunReader
 from gymbox.evaluation.summary import summary
@@ -102,6 +103,21 @@ def test_subsets_have_figures_of_their_own(run: Run) -> None:
     means = {value: (figures.mean, figures.missing) for value, figures in found.subsets["counter"].items()}
     assert means == {"(none)": (1.0, 0), "easy": (1.0, 0), "hard": (0.0, 1)}
     assert [task.subset for task in found.tasks] == ["easy", "hard", "hard", "(none)"]
+
+
+def test_a_field_that_no_rollout_has_is_refused_with_the_nearest(run: Run) -> None:
+    reader = RunReader(run(line("a", reward=1.0, verifier_metadata={"level": "easy"}), line("b", reward=0.0)))
+    with pytest.raises(ConfigError, match=r"has a field verifier_metadata.levl; did you mean 'verifier_metadata.level'"):
+        summary(reader, by="verifier_metadata.levl")
+    with pytest.raises(ConfigError, match=r"has a field verifier_metadata.level.more"):
+        summary(reader, by="verifier_metadata.level.more")
+
+
+def test_a_field_that_may_be_there_is_none_mistyped(run: Run) -> None:
+    nothing_failed = RunReader(run(line("a", reward=1.0, error=None, note=None)))
+    assert list(summary(nothing_failed, by="error.kind").subsets["counter"]) == ["(none)"]
+    assert list(summary(nothing_failed, by="note").subsets["counter"]) == ["(none)"]
+    assert summary(RunReader(run(name="empty")), by="anything").subsets == {}
 
 
 def test_latency_is_told_by_percentiles(run: Run) -> None:

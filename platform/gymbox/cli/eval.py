@@ -213,6 +213,9 @@ def reverify(
         None, metavar="[NAME=VALUE]...", help="Settings as for `gymbox run`: provider=process, judge=…"
     ),
     output: Path = typer.Option(..., "--output", "-o", help="Folder for the run with new rewards; a new one."),
+    environment: list[str] = typer.Option(
+        [], "--environment", metavar="NAME", help="Only rollouts of this environment; repeatable."
+    ),
     only: str = typer.Option("", "--only", help="Only rollouts that ended in this kind of error, as judge_failed."),
     resume: bool = typer.Option(False, "--resume", help="Go on in the output."),
     limit: int = typer.Option(None, "--limit", min=1, help="Rollouts to do now; --resume goes on with the others."),
@@ -227,7 +230,7 @@ def reverify(
     gymbox eval reverify runs/DIR -o runs/again provider=process
     gymbox eval reverify runs/DIR -o runs/again --only judge_failed judge=openai judge.name=NAME
 
-    Only where the environment's manifest says `reverify: stateless`, or `reverify: artifacts`: then what agents left
+    What --environment and --only leave out is copied. Only where the environment's manifest says `reverify: stateless`, or `reverify: artifacts`: then what agents left
     in their workspaces was kept in the run's folder, and is put into the fresh sandboxes. Of NeMo Gym's rollouts the
     rows are read from the file beside them; --rename AGENT=ENVIRONMENT says what scores them.
 
@@ -236,7 +239,7 @@ def reverify(
     from gymbox.evaluation.metrics_file import complete_metrics
 
     changes = asyncio.run(
-        _reverify(reader_of(run, rename), overrides or [], output, only, resume, limit, force, folder)
+        _reverify(reader_of(run, rename), overrides or [], output, environment, only, resume, limit, force, folder)
     )
     complete_metrics(changes.output)
     if as_json:
@@ -258,6 +261,7 @@ async def _reverify(
     reader: RunReader,
     overrides: list[str],
     output: Path,
+    environments: list[str],
     only: str,
     resume: bool,
     limit: int | None,
@@ -270,7 +274,7 @@ async def _reverify(
     from gymbox.cli.places import here
     from gymbox.config import compose
     from gymbox.errors import ErrorKind
-    from gymbox.evaluation.reverify import output_of, reverified
+    from gymbox.evaluation.reverify import chosen, output_of, refuse_without_effect, reverified
     from gymbox.http import HttpClient
     from gymbox.runs.job import check_judge
     from gymbox.runs.readiness import until_ready
@@ -278,7 +282,8 @@ async def _reverify(
 
     if only and only not in (kinds := [kind.value for kind in ErrorKind]):
         raise ConfigError(f"there is no kind of error {only!r}; {nearest(only, kinds)}")
-    found = environments_named(sorted({rollout.environment for rollout in reader}), folders, needed=True)
+    refuse_without_effect(overrides)
+    found = environments_named(chosen(reader, environments), folders, needed=True)
     output, unsafe = output_of(output, list(found.values()), force=force)
     if not found:
         raise ConfigError(f"{reader.path} has no rollouts")
@@ -296,6 +301,7 @@ async def _reverify(
                 source.controller,
                 output,
                 unsafe=unsafe,
+                chosen=bool(environments),
                 only=only or None,
                 concurrency=settings.runner.concurrency,
                 resume=resume,

@@ -40,5 +40,5 @@ Level = typer.Option(0.95, "--level", min=0.5, max=0.9999, help="Of the interval
 Tries = typer.Option([], "--k", min=1, help="Tries for pass@k and the like; may be repeated.")
 Alpha = typer.Option(0.05, "--alpha", min=0, max=1, help="p-value (Holm) below which a difference counts.")
 Common = typer.Option(False, "--common", help="Compare the tasks that both have, where they differ.")
-By = typer.Option("", "--by", help="Field whose values tell subsets apart, as verifier_metadata.level.")
+By = typer.Option("", "--by", help="Field whose values tell subsets apart, as verifier_metadata.city.")
 Own = typer.Option(False, "--own", help="Also run the environments' own metrics.py, in this process.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gymbox.artifacts import ARTIFACTS, ArtifactStore, KeptArtifacts
 from gymbox.environment import Environment
-from gymbox.errors import ConfigError, RolloutError, Stage
+from gymbox.errors import ConfigError, RolloutError, Stage, nearest
 from gymbox.evaluation.nemo_import import inputs_of, line_of
 from gymbox.evaluation.rollouts import Rollout, RunReader
 from gymbox.results import RunFolder, Status
@@ -52,6 +52,43 @@ class Changes(BaseModel):
     """Scored anew in this start without getting a reward."""
 
 
+_NO_EFFECT = {
+    "environment": "the run has its environments; --environment NAME chooses among them",
+    "sessions": "each rollout gets a sandbox of its own",
+    **dict.fromkeys(("agent", "agents", "model", "models"), "responses are stored, so no agent and no model is asked"),
+}
+_RUNNER_FIELDS = ("concurrency", "ready_timeout")
+"""Those of `runner` that count here, too."""
+
+
+def refuse_without_effect(overrides: Iterable[str]) -> None:
+    """
+    Raises:
+        ConfigError: one of the settings, as on the command line, would change nothing.
+    """
+    for override in overrides:
+        name = override.partition("=")[0].lstrip("+~")
+        group, _, field = name.partition(".")
+        if why := _NO_EFFECT.get(group.partition("@")[0]):
+            raise ConfigError(f"{name}= has no effect on scoring anew: {why}")
+        if group == "runner" and field and field not in _RUNNER_FIELDS:
+            known = ", ".join(f"runner.{each}" for each in _RUNNER_FIELDS)
+            raise ConfigError(f"{name}= has no effect on scoring anew; of runner it takes {known}")
+
+
+def chosen(reader: RunReader, names: Collection[str]) -> list[str]:
+    """The environments of a run whose rollouts are to be scored: those of these names; without any, all.
+
+    Raises:
+        ConfigError: the run has no rollouts of one of them, or is damaged.
+    """
+    there = {rollout.environment for rollout in reader}
+    for name in names:
+        if name not in there and there:
+            raise ConfigError(f"{reader.path} has no rollouts of {name!r}; {nearest(name, sorted(there))}")
+    return sorted(there & set(names) if names else there)
+
+
 def output_of(output: Path, environments: Collection[Environment], *, force: bool) -> tuple[Path, bool]:
     """Where to write, and whether what is written there is unsafe.
 
@@ -65,7 +102,7 @@ def output_of(output: Path, environments: Collection[Environment], *, force: boo
         raise ConfigError(
             f"{', '.join(unfit)} may look at what the agent left in its sandbox, of which a run keeps nothing: its "
             "manifest says neither `reverify: stateless` nor `reverify: artifacts`. --force scores it all the same, "
-            f"into a folder {UNSAFE}…"
+            f"into a folder {UNSAFE}…, and --environment NAME leaves it out where the run has others"
         )
     name = output.resolve().name
     return (output if name.startswith(UNSAFE) else output.resolve().with_name(f"{UNSAFE}{name}")), True
@@ -78,6 +115,7 @@ async def reverified(
     output: Path,
     *,
     unsafe: bool = False,
+    chosen: bool = False,
     only: str | None = None,
     concurrency: int = 8,
     resume: bool = False,
@@ -91,7 +129,7 @@ async def reverified(
     has a typed error and no reward.
 
     Args:
-        environments: by name, all that the run has.
+        environments: by name, all that the run has, or where they are `chosen` some; lines of others are copied.
         only: a kind of error; lines that did not end so are copied.
         resume: go on in `output` with what is not done there.
         limit: lines to write in this start; a resume goes on with the others.
@@ -100,18 +138,23 @@ async def reverified(
         ConfigError: `output` holds something else, or the run is damaged.
         WriteFailed: a result could not be written.
     """
-    planned = sum(1 for _ in reader)
+    planned, there = 0, set(environments)
+    for rollout in reader:
+        planned += 1
+        there.add(rollout.environment)
     before = reader.inputs if reader.manifest else inputs_of(reader)
     run = reader.manifest.run if reader.manifest else reader.name
-    then = {name: dict((before.get("environments") or {}).get(name) or {}) for name in environments}
+    then = {name: dict((before.get("environments") or {}).get(name) or {}) for name in there}
     inputs = {
         **_of_agent(before, reader.agent),
         "reverified": {
             **{"run": run, "rollouts": planned, "only": only, "unsafe": unsafe},
             **({"agent": reader.share_of} if reader.share_of is not None else {}),
+            **({"environments": sorted(environments)} if chosen else {}),
         },
         "environments": {
-            name: then[name] | {"digest": environment.digest} for name, environment in sorted(environments.items())
+            name: then[name] | ({"digest": environments[name].digest} if name in environments else {})
+            for name in sorted(there)
         },
     }
     RunFolder.check(output, inputs=inputs, resume=resume)
@@ -174,8 +217,9 @@ class _Work:
         for rollout in rollouts:
             line = line_of(rollout)
             kept = await self._taken(line)
-            asked_for = line.get("response") and (self.only is None or rollout.error == self.only)
-            needs = self.environments[rollout.environment].manifest.reverify == "artifacts"
+            environment = self.environments.get(rollout.environment)
+            asked_for = environment and line.get("response") and (self.only is None or rollout.error == self.only)
+            needs = environment is not None and environment.manifest.reverify == "artifacts"
             if asked_for and (kept is not None or not needs):
                 line |= await self._scored(rollout, kept if needs else None)
             else:

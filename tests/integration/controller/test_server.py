@@ -44,7 +44,9 @@ async def test_asked_to_stop_it_finishes_the_start_in_flight(server, http, token
 
 
 async def test_a_controller_whose_sandboxes_end_with_it_does_not_say_that_they_stay(server, http, token, state_folder):
-    async with server('pools={"counter": PoolSettings(target=1)}', "from gymbox_sandbox.lifecycle import *") as started:
+    async with server(
+        'pools={"counter": PoolSettings(target=1)}', "from gymbox_sandbox.lifecycle import *"
+    ) as started:
         process, url = started
         await ControllerClient(url, token, http).create(CreateSandbox(id="s1", environment="counter"))
         process.send_signal(signal.SIGTERM)

@@ -234,9 +234,7 @@ async def controller(
             return environments[name]
 
         @asynccontextmanager
-        async def start(
-            ephemeral: bool = False, killed: bool = False, **settings: Any
-        ) -> AsyncIterator[Sandboxes]:
+        async def start(ephemeral: bool = False, killed: bool = False, **settings: Any) -> AsyncIterator[Sandboxes]:
             state = StateDirectory.of_run(folder) if ephemeral else StateDirectory.main(folder)
             made = ControllerSettings(**settings)
             routes = Routes(table)

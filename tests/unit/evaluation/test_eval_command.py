@@ -158,6 +158,15 @@ def test_what_cannot_be_scored_anew_is_refused_before_anything_starts(
         ((mixed, "-f", environments, "--only", "judge_fail"), "judge_failed"),
         ((run(name="none"), "-f", environments), "has no rollouts"),
         ((run(line("a", environment="gone"), name="gone"), "-f", environments), "no environment 'gone'"),
+        ((mixed, "-f", environments, "--environment", "countr"), "did you mean 'counter'?"),
+        (
+            (mixed, "environment=unit_tests"),
+            "environment= has no effect on scoring anew: the run has its environments",
+        ),
+        ((mixed, "model=openai"), "no agent and no model is asked"),
+        ((mixed, "model.name=x"), "model.name= has no effect"),
+        ((mixed, "++models.big=openai"), "models.big= has no effect"),
+        ((mixed, "runner.repeats=2"), "of runner it takes runner.concurrency"),
     ):
         assert ended("reverify", *arguments, "-o", output) == 2
         assert fault in capsys.readouterr().err

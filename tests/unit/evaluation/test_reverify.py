@@ -134,6 +134,21 @@ async def test_only_those_of_a_kind_of_error_are_scored(
     assert len(sandboxes.made) == 1
 
 
+async def test_environments_that_were_not_chosen_are_copied_and_need_not_be_there(
+    run: Run, environment: Environment, tmp_path: Path
+) -> None:
+    asked = {"expected": "5", "response": ANSWER}
+    old = run(line("a", 0, 1.0, id="a", **asked), line("b", 0, 1.0, environment="gone", id="b", **asked))
+    changes = await reverified(RunReader(old), {"counter": environment}, Sandboxes(), tmp_path / "again", chosen=True)
+    assert (changes.verified, changes.copied, changes.changed) == (1, 1, ["counter-a-0"])
+    found = lines_of(tmp_path / "again")
+    assert (found["a"]["reward"], found["b"]["reward"], "reverified" in found["b"]) == (0.0, 1.0, False)
+    inputs = json.loads((tmp_path / "again" / "manifest.json").read_text())["inputs"]
+    assert inputs["reverified"]["environments"] == ["counter"] and set(inputs["environments"]) == {"counter", "gone"}
+    with pytest.raises(ConfigError):  # of a resume the choice must be the same
+        await reverified(RunReader(old), {"counter": environment}, Sandboxes(), tmp_path / "again", resume=True)
+
+
 async def test_what_fails_has_an_error_and_no_reward(stored: Path, environment: Environment, tmp_path: Path) -> None:
     changes = await reverified(RunReader(stored), {"counter": environment}, Sandboxes({"a"}), tmp_path / "again")
     found = lines_of(tmp_path / "again")["a"]

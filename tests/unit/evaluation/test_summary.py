@@ -107,7 +107,9 @@ def test_subsets_have_figures_of_their_own(run: Run) -> None:
 
 def test_a_field_that_no_rollout_has_is_refused_with_the_nearest(run: Run) -> None:
     reader = RunReader(run(line("a", reward=1.0, verifier_metadata={"level": "easy"}), line("b", reward=0.0)))
-    with pytest.raises(ConfigError, match=r"has a field verifier_metadata.levl; did you mean 'verifier_metadata.level'"):
+    with pytest.raises(
+        ConfigError, match=r"has a field verifier_metadata.levl; did you mean 'verifier_metadata.level'"
+    ):
         summary(reader, by="verifier_metadata.levl")
     with pytest.raises(ConfigError, match=r"has a field verifier_metadata.level.more"):
         summary(reader, by="verifier_metadata.level.more")

@@ -230,9 +230,10 @@ def reverify(
     gymbox eval reverify runs/DIR -o runs/again provider=process
     gymbox eval reverify runs/DIR -o runs/again --only judge_failed judge=openai judge.name=NAME
 
-    What --environment and --only leave out is copied. Only where the environment's manifest says `reverify: stateless`, or `reverify: artifacts`: then what agents left
-    in their workspaces was kept in the run's folder, and is put into the fresh sandboxes. Of NeMo Gym's rollouts the
-    rows are read from the file beside them; --rename AGENT=ENVIRONMENT says what scores them.
+    What --environment and --only leave out is copied. Scored is what may be: where the environment's manifest says
+    `reverify: stateless`, or `reverify: artifacts`, with which what agents left in their workspaces was kept in the
+    run's folder, and is put into the fresh sandboxes. Of NeMo Gym's rollouts the rows are read from the file beside
+    them; --rename AGENT=ENVIRONMENT says what scores them.
 
     Exit code 0: done. 1: some could not be scored. 2: nothing was started.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +86,10 @@ def told(record: dict[str, Any]) -> Iterator[str]:
     if params.instructions:
         yield from _said("instructions", params.instructions)
     response = Response.model_validate(record["response"] or {})
-    for item in (*params.items, *response.output):
-        yield from _item(item)
+    items = [*params.items, *response.output]
+    beside = numbered(items)
+    for item in items:
+        yield from _item(item, beside.get(getattr(item, "call_id", "")))
     if record["error"]:
         error = record["error"]
         yield from _said("error", f"{error['kind']} ({error['stage']}): {error['detail']}")
@@ -137,16 +139,37 @@ def calls_told(folder: Path, record: dict[str, Any]) -> Iterator[str]:
         yield from _said("not to train on", made.mask_reason)
 
 
-def _item(item: Any) -> Iterator[str]:
-    """What happened, by its type; of a type that is not known, all of it."""
+def numbered(items: Sequence[Any]) -> dict[str, int]:
+    """The calls that had no result yet when another was made, or that were made then, by call id: counted from 1, and
+    anew once all have theirs."""
+    from gymbox_sandbox.responses import FunctionCall, FunctionCallOutput
+
+    found: dict[str, int] = {}
+    unanswered: set[str] = set()
+    batch: list[str] = []
+    for item in items:
+        if isinstance(item, FunctionCall):
+            batch = [*batch, item.call_id] if unanswered else [item.call_id]
+            unanswered.add(item.call_id)
+            if len(batch) > 1:
+                found |= {id: number for number, id in enumerate(batch, 1)}
+        elif isinstance(item, FunctionCallOutput):
+            unanswered.discard(item.call_id)
+    return found
+
+
+def _item(item: Any, number: int | None) -> Iterator[str]:
+    """What happened, by its type; of a type that is not known, all of it. `number`: of a call among several."""
     from gymbox_sandbox.responses import FunctionCall, FunctionCallOutput, Message, Reasoning
 
+    which = "" if number is None else f" {number}"
     if isinstance(item, Message):
         yield from _said(item.role, item.text or json.dumps(item.content))
     elif isinstance(item, FunctionCall):
-        yield from _said("call", f"{item.name} {item.arguments}")
+        yield from _said(f"call{which}", f"{item.name} {item.arguments}")
     elif isinstance(item, FunctionCallOutput):
-        yield from _said("result", item.output if isinstance(item.output, str) else json.dumps(item.output))
+        output = item.output if isinstance(item.output, str) else json.dumps(item.output)
+        yield from _said(f"result{which}", output)
     elif isinstance(item, Reasoning):
         yield from _said("reasoning", "\n".join(str(part.get("text", "")) for part in item.summary))
     else:

@@ -96,7 +96,7 @@ def versions_of(provider: SandboxProvider) -> dict[str, str]:
 
 
 def containers_stay(provider: SandboxProvider) -> bool:
-    """Whether its containers live on when their controller ends (`containers_stay`; where it does not say: they do)."""
+    """Whether its containers live on when their controller ends (`containers_stay`; by default they do)."""
     return bool(getattr(provider, "containers_stay", True))
 
 

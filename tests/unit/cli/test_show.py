@@ -79,6 +79,34 @@ def test_a_rollout_is_shown_from_what_was_asked_to_its_reward(run: Path, capsys:
     ]
 
 
+def test_of_calls_at_once_each_result_says_whose_it_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def call(id: str, by: int) -> dict[str, Any]:
+        return {"type": "function_call", "call_id": id, "name": "increment", "arguments": f'{{"by": {by}}}'}
+
+    def result(id: str, output: str) -> dict[str, Any]:
+        return {"type": "function_call_output", "call_id": id, "output": output}
+
+    output = [
+        *(call("alone", 0), result("alone", "0")),
+        *(call("a", 1), call("b", 2), result("b", "two\nof two"), result("a", "one")),
+        *(call("c", 3), call("d", 4), result("c", "three"), result("d", "four")),
+    ]
+    (run / "rollouts.jsonl").write_text(json.dumps(line("p", response={"output": output})))
+    assert [each for each in shown(capsys, str(run)) if each[:4] in ("call", "resu", "    ")][1:] == [
+        'call              increment {"by": 0}',
+        "result            0",
+        'call 1            increment {"by": 1}',
+        'call 2            increment {"by": 2}',
+        "result 2          two",
+        "                  of two",
+        "result 1          one",
+        'call 1            increment {"by": 3}',
+        'call 2            increment {"by": 4}',
+        "result 1          three",
+        "result 2          four",
+    ]
+
+
 @pytest.mark.parametrize("wanted", ["b", "run-b-0", "oom_killed"])
 def test_a_failed_one_is_found_by_task_rollout_or_error(
     run: Path, wanted: str, capsys: pytest.CaptureFixture[str]

@@ -6,9 +6,9 @@ import asyncio
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
@@ -71,6 +71,19 @@ def short(number: int) -> str:
     return str(number)
 
 
+def players(inputs: Mapping[str, Any]) -> str:
+    """Who does a run's tasks, by its manifest: `tool_loop with NAME`, or each of its agents with its model."""
+    pairs = [(_called(inputs["agent"]), inputs["model"])] if "agent" in inputs else []
+    pairs += [(name, each["model"]) for name, each in inputs.get("agents", {}).items()]
+    return ", ".join(f"{agent} with {model.get('name') or _called(model)}" for agent, model in pairs)
+
+
+def _called(component: Mapping[str, Any]) -> str:
+    """As `agent=` and `model=` call it; a class of one's own by its name."""
+    module, _, name = str(component["_target_"]).rpartition(".")
+    return module.rpartition(".")[2] if module.startswith("gymbox.") else name
+
+
 @dataclass
 class Progress:
     """Shows a run on `console`: live where that is a terminal, else a line now and then.
@@ -83,6 +96,8 @@ class Progress:
     folder: RunFolder
     sandboxes: Callable[[], int] | None = None
     """How many there are now, where that is known."""
+    paused: Callable[[], bool] = lambda: False
+    """Whether no further rollout starts until someone lets the run go on."""
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -106,8 +121,10 @@ class Progress:
     def __enter__(self) -> Self:
         environments = ", ".join(self._counts)
         manifest = self.folder.manifest
+        who = players(manifest.inputs)
+        by = f" by {printable(who)}" if who else ""
         where = f", {manifest.provider}" if manifest.provider else ""
-        self._say(f"run {manifest.run}: {len(self.plan)} rollouts of {environments}{where} → {self.folder.path}")
+        self._say(f"run {manifest.run}: {len(self.plan)} rollouts of {environments}{by}{where} → {self.folder.path}")
         if self.console.is_terminal:
             self._live.start()
         else:
@@ -189,10 +206,11 @@ class Progress:
         self._say(" · ".join(figures))
 
     def _running(self) -> str:
-        """How many run, and how far they are."""
+        """How many run, and how far they are; before that, whether others are kept from it."""
         phases = Counter(self._stages.values())
         said = ", ".join(f"{phases[stage]} {phase}" for stage, phase in PHASES.items() if phases[stage])
-        return f"{self._total.running} running{f' ({said})' if said else ''}"
+        held = "paused · " if self.paused() else ""
+        return f"{held}{self._total.running} running{f' ({said})' if said else ''}"
 
     def _sandboxes(self) -> list[str]:
         if self.sandboxes is None:
@@ -206,9 +224,9 @@ class Progress:
 
     def _left(self) -> list[str]:
         """Time to the end at the pace so far; not before as many have ended as run at once, for until then the pace is
-        anyone's guess."""
+        anyone's guess, nor while the run is paused, for however long."""
         ended, left = self._total.done - self._before, len(self.plan) - self._total.done
-        if not left or ended < self.plan.settings.concurrency:
+        if not left or self.paused() or ended < self.plan.settings.concurrency:
             return []
         return [f"{duration(left * max(self.clock() - self._began, 0) / ended)} left"]
 
@@ -262,7 +280,7 @@ def show(summary: Summary, console: Console, *, program: str, resume: str, onwar
     """
     table = Table(title=f"run {summary.run}: {summary.status}", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("environment", no_wrap=True)
-    for heading in ("rollouts", "scored", "reward", "tokens in", "out", "s each\n(with waiting)"):
+    for heading in ("rollouts", "scored", "reward", "tokens in", "out", "s each\nwith waits"):
         table.add_column(heading, justify="right", no_wrap=True)
     rows: list[tuple[str, Score]] = []
     for name, score in sorted(summary.environments.items()):

@@ -67,7 +67,7 @@ class Clock:
 async def test_without_a_terminal_it_prints_lines(plan: Plan, folder: RunFolder) -> None:
     out, clock = console(), Clock()
     slots = list(plan)
-    with Progress(out, plan, folder, lambda: 2, clock) as progress:
+    with Progress(out, plan, folder, lambda: 2, clock=clock) as progress:
         for slot in slots[:4]:
             progress.started(slot)
         progress.entered(slots[2], Stage.PROVISION)
@@ -86,7 +86,7 @@ async def test_without_a_terminal_it_prints_lines(plan: Plan, folder: RunFolder)
 
 async def test_no_time_is_guessed_at_the_start_nor_when_nothing_is_left(plan: Plan, folder: RunFolder) -> None:
     out, clock = console(), Clock()
-    with Progress(out, plan, folder, lambda: 1, clock) as progress:
+    with Progress(out, plan, folder, lambda: 1, clock=clock) as progress:
         for number, slot in enumerate(plan, 1):
             progress.started(slot)
             progress.entered(slot, Stage.PROVISION)
@@ -107,6 +107,35 @@ async def test_it_says_what_holds_the_sandboxes(plan: Plan, tmp_path: Path) -> N
         pass
 
     assert f"of counter, weather, process provider (bubblewrap) → {folder.path}" in text(out)
+
+
+async def test_it_says_who_does_the_tasks(plan: Plan, tmp_path: Path) -> None:
+    def said(**inputs: Any) -> str:
+        out, path = console(), tmp_path / f"said-{len(list(tmp_path.iterdir()))}"
+        folder = RunFolder.open(path, inputs=inputs, settings={}, provider="docker", planned=6, resume=False)
+        with Progress(out, plan, folder):
+            pass
+        return text(out).splitlines()[0]
+
+    loop, mine = {"_target_": "gymbox.agents.tool_loop.ToolLoop"}, {"_target_": "mine.Careful"}
+    model = {"_target_": "gymbox.models.openai.OpenAIModel", "name": "big\x1b[2J"}
+    replayed = {"_target_": "gymbox.models.replay.ReplayModel"}
+    assert r"of counter, weather by tool_loop with big\x1b[2J, docker → " in said(agent=loop, model=model)
+    agents = {"a": {"agent": loop, "model": model}, "b": {"agent": mine, "model": replayed}}
+    assert "by Careful with replay, a with big" in said(agent=mine, model=replayed, agents=agents)
+
+
+async def test_a_paused_run_says_so_and_guesses_no_time(plan: Plan, folder: RunFolder) -> None:
+    out, paused = console(), False
+    with Progress(out, plan, folder, paused=lambda: paused) as progress:
+        for slot in list(plan)[:2]:
+            progress.started(slot)
+            progress.ended(slot, result())
+        progress._tell()
+        paused = True
+    _, before, after = text(out).splitlines()
+    assert " left" in before and "paused" not in before
+    assert after == "2/6 done · paused · 0 running · 0 failed · reward 1.000 · 2.5k tokens"
 
 
 async def test_lines_come_by_themselves_while_nothing_ends(
@@ -191,6 +220,15 @@ def shown(summary: Summary) -> str:
     commands = {"resume": "gymbox run … runner.resume=true", "onward": "/my/gymbox run environment=counter"}
     show(summary, out, program="/my/gymbox", **commands)
     return text(out)
+
+
+def test_no_heading_of_the_summary_is_cut_at_80_columns() -> None:
+    score = Score(
+        rollouts=1000, scored=1000, reward_sum=1.0, input_tokens=999_900_000, output_tokens=10**8, seconds=1e6
+    )
+    told = shown(summary(environments={"short_answers": score, "unit_tests": score}, total=score))
+    assert "…" not in told.partition("results")[0]
+    assert "with waits" in told and "tokens in" in told and "short_answers" in told
 
 
 def test_the_summary_says_where_the_results_are_and_what_to_try_next() -> None:

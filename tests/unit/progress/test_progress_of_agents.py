@@ -34,7 +34,8 @@ def record(agent: str, repeat: int) -> dict[str, Any]:
 
 async def shown(tmp_path: Path, plan: Plan, agents: list[str], before: str | None = None) -> str:
     """The last of what a terminal is shown, after the first rollout has ended."""
-    inputs = {"agents": dict.fromkeys(agents, {})}
+    player = {"agent": {"_target_": "a.Agent"}, "model": {"_target_": "a.Model", "name": "m"}}
+    inputs = {"agents": dict.fromkeys(agents, player)}
     folder = RunFolder.open(tmp_path / "run", inputs=inputs, settings={}, planned=len(plan), resume=False)
     if before:
         await folder.add(record(before, 0))

@@ -250,6 +250,8 @@ def model(
     """
     settings = _settings(overrides)
     served = settings.models or {settings.model.name: settings.model}
+    for each in served.values():
+        each.check()
     token = token_in(token_file) or admin_token()
 
     async def main(http: HttpClient) -> None:
@@ -286,6 +288,8 @@ def agent(
     Environments that need a judge ask the proxy's (/models/judge), or the one that judge= names.
     """
     settings = _settings(overrides)
+    for each in filter(None, (settings.model, settings.judge)):
+        each.check()
     admin = token_in(controller_token_file) or admin_token()
     token = token_in(token_file) or admin
 

@@ -144,6 +144,13 @@ class Model(BaseModel, ABC):
         """
         raise Invalid(f"count_tokens: the back end of model {self.name!r} cannot count a request's tokens")
 
+    def check(self) -> None:
+        """Called before anything starts for which it will be asked. It need not be open.
+
+        Raises:
+            ConfigError: its settings are such that every call would fail.
+        """
+
     async def open(self) -> None:
         """Load what is slow to load; called once before the first call."""
 

@@ -14,6 +14,7 @@ from gymbox.models import Call
 from gymbox.models.endpoint import BaseUrl, Endpoint
 from gymbox.models.events import TERMINAL, Event, failure_in, one_by_one, one_terminal, replayed
 from gymbox.models.exchange import Fault
+from gymbox.models.keys import refuse_without_key
 from gymbox.models.messages_answers import response_from_messages
 from gymbox.models.messages_requests import MAX_TOKENS, Thinking, messages_from_params
 from gymbox.models.messages_streams import KINDS, events_from_messages, messages_from_events
@@ -49,6 +50,10 @@ class AnthropicModel(Endpoint):
 
     _models_path: ClassVar[str] = "/v1/models"
     _defaults: dict[str, Any] | None = PrivateAttr(None)
+
+    def check(self) -> None:
+        given = self.name, self._replicas(), self.api_key, self.headers
+        refuse_without_key(*given, host="api.anthropic.com", variable="ANTHROPIC_API_KEY")
 
     async def responses(self, params: ResponsesParams, call: Call) -> Response:
         merged = params.with_defaults(self.params)

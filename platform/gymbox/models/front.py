@@ -34,6 +34,9 @@ class FrontModel(Model):
     def has_store(self) -> bool:
         return self._model.has_store
 
+    def check(self) -> None:
+        self._model.check()
+
     async def open(self) -> None:
         await self._model.open()
 

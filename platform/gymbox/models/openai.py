@@ -17,6 +17,7 @@ from gymbox.models.endpoint import BaseUrl, Endpoint
 from gymbox.models.event_places import Places
 from gymbox.models.events import Event, Gathered, failure_in, one_terminal, replayed, terminal, whole
 from gymbox.models.exchange import error_of, kind_of_code
+from gymbox.models.keys import refuse_without_key
 from gymbox.models.messages_requests import params_from_messages
 from gymbox.models.sse import objects_in
 from gymbox.models.stream_shapes import check_event, check_parts, checked
@@ -49,6 +50,10 @@ class OpenAIModel(Endpoint):
     @property
     def has_store(self) -> bool:
         return self.keeps_responses
+
+    def check(self) -> None:
+        given = self.name, self._replicas(), self.api_key, self.headers
+        refuse_without_key(*given, host="api.openai.com", variable="OPENAI_API_KEY")
 
     async def responses(self, params: ResponsesParams, call: Call) -> Response:
         body = self._body(params)

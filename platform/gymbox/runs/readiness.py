@@ -14,11 +14,14 @@ async def until_ready(models: Iterable[Model | None], http: HttpClient, timeout:
     """Return once these models answer; None needs no waiting for, nor does any where `timeout` is 0.
 
     Raises:
-        ConfigError: one does not, for `timeout` seconds.
+        ConfigError: one does not, for `timeout` seconds, or cannot be asked as it is set (see `Model.check`).
     """
+    asked = [model for model in models if model is not None]
+    for model in asked:
+        model.check()
     if not timeout:
         return
-    tasks = [asyncio.create_task(model.ready(http, timeout)) for model in models if model is not None]
+    tasks = [asyncio.create_task(model.ready(http, timeout)) for model in asked]
     try:
         await asyncio.gather(*tasks)
     except Problem as error:

@@ -148,7 +148,7 @@ async def test_without_docker_auto_says_loudly_what_is_lost(gymbox: Gymbox) -> N
     manifest = gymbox.read(str(next((gymbox.folder / "runs").iterdir())), "manifest.json")
     assert manifest["images"] == manifest["bases"] == {"counter": None}
     assert manifest["provider"].startswith("process provider")
-    assert f"rollouts of counter, {manifest['provider']} → " in ended.err
+    assert f"rollouts of counter by tool_loop with scripted, {manifest['provider']} → " in ended.err
 
 
 async def test_a_dead_endpoint_is_a_typed_error_and_never_a_reward(gymbox: Gymbox) -> None:
@@ -193,6 +193,16 @@ async def test_a_model_that_does_not_answer_is_told_before_anything_is_started(g
     assert ended.code == 2
     assert "model 'm' at http://127.0.0.1:9/v1/models could not be reached" in ended.err
     assert not (gymbox.folder / "out").exists()
+
+
+async def test_a_key_that_is_not_set_is_told_before_anything_is_started(gymbox: Gymbox) -> None:
+    for choice, variable in (("openai", "OPENAI_API_KEY"), ("anthropic", "ANTHROPIC_API_KEY")):
+        ended = await gymbox.run(
+            "environment=counter", "provider=process", f"model={choice}", "model.name=m", "runner.output=out"
+        )
+        assert ended.code == 2
+        assert f"there is none: set {variable}" in ended.err
+        assert not (gymbox.folder / "out").exists()
 
 
 async def test_a_finished_run_is_not_overwritten(gymbox: Gymbox) -> None:

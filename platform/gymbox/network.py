@@ -104,13 +104,17 @@ class Traffic(Strict):
     """What one sandbox was let through to, and what it was refused."""
 
     let_through: int = 0
-    """Connections, requests and answered names."""
+    """Connections that were made, and requests that were sent on."""
+    names_answered: int = 0
+    """Questions about listed names that were answered (`open`: about any). The answer is the sandbox's loopback, so
+    this says nothing of connections."""
     refused: int = 0
+    """Connections, requests and questions about names that were not let through, each time."""
     models_unanswered: int = 0
     """Model calls that the model's side gave no answer, since the last that got one. Where the egress process ended,
     one more may have been under way."""
     refusals: list[Refusal] = Field(default_factory=list)
-    """The first 100 different ones; all are counted."""
+    """The first 100 different ones (by kind and target), each once; `refused` counts every time."""
 
 
 def way_out(network: Network) -> Way | None:

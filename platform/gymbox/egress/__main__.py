@@ -3,8 +3,8 @@
     provider → here   {"open": ID, "way": Way, "models": ModelsAt | null}, with a listening unix socket
                       {"lead": ID, "models": ModelsAt}
                       {"close": ID}
-    here → provider   {"sandbox": ID, "let_through": N, "refused": N, "models_unanswered": N | null,
-                       "news": [{kind, target, why}]}
+    here → provider   {"sandbox": ID, "let_through": N, "names_answered": N, "refused": N,
+                       "models_unanswered": N | null, "news": [{kind, target, why}]}
 
 It ends with the other end of that socket. Started as root, it becomes nobody: it needs no file and no right.
 """

@@ -37,6 +37,7 @@ class Ledger:
     tell: Callable[[], object] = lambda: None
     """Called where that has to be told at once: what made the call may end, and be scored, in the next moment."""
     let_through: int = 0
+    names_answered: int = 0
     refused: int = 0
     models_unanswered: int | None = None
     """Model calls that got no answer, since the last that got one; None: there was no call yet."""
@@ -45,8 +46,13 @@ class Ledger:
     _seen: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def passed(self) -> None:
-        """A connection or a request was let through, or a name answered."""
+        """A connection or a request was let through."""
         self.let_through += 1
+        self.changed()
+
+    def answered(self) -> None:
+        """A question about a listed name was answered, which lets nothing through yet."""
+        self.names_answered += 1
         self.changed()
 
     def refuse(self, kind: str, refusal: Refused) -> None:
@@ -68,7 +74,7 @@ class Ledger:
     def report(self) -> dict[str, Any]:
         """What there is to tell now; each refusal is told once."""
         news, self.news = self.news, []
-        counts = {"let_through": self.let_through, "refused": self.refused}
+        counts = {name: getattr(self, name) for name in ("let_through", "names_answered", "refused")}
         return {**counts, "models_unanswered": self.models_unanswered, "news": news}
 
 

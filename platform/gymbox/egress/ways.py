@@ -217,7 +217,7 @@ class Ways:
             if told is None:
                 raise Refused("(question)", "it is none")
             if told.known:
-                self._ledger.passed()
+                self._ledger.answered()
             else:
                 self._ledger.refuse("dns", Refused(told.name, "the name is not listed"))
             writer.write(len(told.data).to_bytes(2) + told.data)

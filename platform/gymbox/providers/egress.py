@@ -222,6 +222,7 @@ class Egress:
             before, unanswered = self._before.get(id, Traffic()), report["models_unanswered"]
             self._traffic[id] = Traffic(
                 let_through=before.let_through + report["let_through"],
+                names_answered=before.names_answered + report["names_answered"],
                 refused=before.refused + report["refused"],
                 models_unanswered=self._traffic[id].models_unanswered if unanswered is None else unanswered,
                 refusals=[*self._traffic[id].refusals, *news][:100],

@@ -37,6 +37,8 @@ async def test_a_listed_name_leads_to_the_sandboxs_own_relay_and_no_other_name_a
     for name in ("other.test", "wild.test", "inside.test", "localhost"):
         assert code(await asked(sandbox, question(name))) == 3
     assert sandbox.places.asked == []
+    counts = sandbox.ledger.report()
+    assert (counts["let_through"], counts["names_answered"], counts["refused"]) == (0, 3, 4)
 
 
 async def test_a_secret_in_a_subdomain_reaches_nobody(world: Any) -> None:

@@ -23,6 +23,9 @@ from gymbox.providers.egress import Egress, write_resolver
 STUB = Path(__file__).parents[2] / "stub_egress.py"
 PUBLIC = b"pGET http://public.test/ HTTP/1.1\r\nHost: public.test\r\n\r\n"
 ELSEWHERE = PUBLIC.replace(b"public", b"elsewhere")
+_ASKED = b"\0\7\1\0\0\1\0\0\0\0\0\0\6public\4test\0\0\1\0\1"
+QUESTION = b"n" + len(_ASKED).to_bytes(2) + _ASKED
+"""Which address `public.test` has."""
 
 
 def spec(folder: Path, network: Any, id: str = "box") -> StartSpec:
@@ -53,9 +56,12 @@ async def egress(port: int) -> AsyncIterator[Egress]:
     await egress.close()
 
 
-async def said(directory: Path, data: bytes) -> bytes:
+async def said(directory: Path, data: bytes, *, end: bool = False) -> bytes:
+    """What comes back until the connection is closed; `end` says that no more is asked."""
     reader, writer = await asyncio.open_unix_connection(directory / EGRESS_SOCKET)
     writer.write(data)
+    if end:
+        writer.write_eof()
     try:
         async with asyncio.timeout(20):
             return await reader.read(-1)
@@ -112,15 +118,17 @@ async def test_it_runs_as_nobody_and_has_no_secret_in_its_words_or_variables(egr
 async def test_when_it_is_killed_another_takes_its_place_and_counts_go_on(egress: Egress, tmp_path: Path) -> None:
     one = spec(tmp_path, {"allow": ["public.test"]})
     await egress.open(one)
+    assert await said(one.directory, QUESTION, end=True)
     assert b" 403 " in await said(one.directory, ELSEWHERE)
     await until(lambda: egress.traffic("box").refused == 1)
     before = pid_of(egress)
     os.kill(before, signal.SIGKILL)
+    assert await said(one.directory, QUESTION, end=True)
     assert (await said(one.directory, PUBLIC)).endswith(b"hello")  # it waited for the next one
     assert pid_of(egress) != before
     assert b" 403 " in await said(one.directory, ELSEWHERE)
     await until(lambda: egress.traffic("box").refused == 2)
-    assert egress.traffic("box").let_through == 1
+    assert (egress.traffic("box").let_through, egress.traffic("box").names_answered) == (1, 2)
 
 
 async def test_a_sandbox_that_is_gone_has_no_way_out_and_is_still_told_of(egress: Egress, tmp_path: Path) -> None:

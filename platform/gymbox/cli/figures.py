@@ -61,7 +61,8 @@ def print_figures(name: str, figures: Figures, summary: Summary, key: dict[str, 
         say(f"  no answer             {_said(figures.no_answer)}")
     for title, spreads in (("component", figures.components), ("metric", figures.metrics)):
         for each, spread in spreads.items():
-            say(f"  {title} {printable(each, 40)}: {_said(spread.mean)} ({spread.count})")
+            of = f"{spread.count} rollout{'' if spread.count == 1 else 's'}"
+            say(f"  {f'{title} {printable(each, 40)}':<20}  {_said(spread.mean)} each, of {of}")
     for title, spread in (
         ("input tokens", figures.input_tokens),
         ("output tokens", figures.output_tokens),
@@ -76,7 +77,7 @@ def print_figures(name: str, figures: Figures, summary: Summary, key: dict[str, 
         parts = [f"{part} {_said(seconds)} s" for part, seconds in slow.model_dump().items()]
         say(f"  {'latency':<22}{'  '.join(parts)}")
     for each, value in own.items():
-        say(f"  own {printable(each, 40)}: {printable(json.dumps(value), 200)}")
+        say(f"  {f'own {printable(each, 40)}':<20}  {printable(json.dumps(value), 200)}")
 
 
 def _at(k: int, at: AtK) -> str:

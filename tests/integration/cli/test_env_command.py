@@ -172,7 +172,7 @@ def test_what_a_server_printed_before_it_ended_is_shown(home: Path, capsys: pyte
     assert gymbox("test", "bad", "provider=process") == 1
 
     told = " ".join(capsys.readouterr().out.split())
-    assert "with exit code 3, before it was ready; its log ends with: boo" in told
+    assert "(exit code 3), before it was ready; its log ends with: boo" in told
 
 
 def test_two_runs_that_fail_alike_have_no_reward_to_be_the_same(

@@ -61,8 +61,8 @@ def test_figures_are_printed(mixed: Path, capsys: pytest.CaptureFixture[str]) ->
         "1: 0.75 (1 tasks with fewer tries left out)  2: 1 (2 tasks with fewer tries left out)",
         "majority@k",
         "no answer             0.3333",
-        "component form: 0.5 (1)",
-        "metric steps: 2 (1)",
+        "  component form        0.5 each, of 1 rollout\n",
+        "  metric steps          2 each, of 1 rollout\n",
         "input tokens          5 each, 5 in all",
         "counter, by task_id",
         "successes",
@@ -91,7 +91,7 @@ def test_an_environments_own_metrics_are_computed_by_choice_only(
     assert ended("metrics", mixed, "-f", environments, "--own") == 0
     said = capsys.readouterr().out
     assert "  longest               1\n" in said
-    assert "own longest: 1" in said
+    assert "  own longest           1\n" in said
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from typing import BinaryIO, Literal
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError
 from gymbox.evaluation.compare import Comparison, comparison, names_of
-from gymbox.evaluation.parts import NO_SUBSET
 from gymbox.evaluation.rollouts import RunReader
 from gymbox.evaluation.summary import LEVEL, SUCCESS, Summary
 from gymbox.evaluation.tallies import Missing
@@ -67,7 +66,6 @@ def write_report(
     sides = readers if compared is None else sides_of(readers)
     names = names_of(sides) if compared is None else [run.run for run in compared.runs]
     sources = [Source(reader, missing=missing, success=success, level=level, ks=ks, by=by) for reader in sides]
-    _check_by(by, sources)
     of_agents = _of_agents(readers[0], sources[0].summary, alpha) if compared is None else None
     found = environments(sorted({name for source in sources for name in source.summary.environments}))
     report = Report(
@@ -90,14 +88,6 @@ def write_report(
             else:
                 file.write(report.dumped(indent=1) + b"\n")
     return report
-
-
-def _check_by(by: str | None, sources: Sequence[Source]) -> None:
-    found = {subset for source in sources for each in source.summary.subsets.values() for subset in each}
-    if found == {NO_SUBSET}:
-        raise ConfigError(
-            f"--by {by}: no rollout has such a field; write its path in a line, as verifier_metadata.level"
-        )
 
 
 def sides_of(readers: Sequence[RunReader]) -> list[RunReader]:

@@ -62,7 +62,7 @@ def test_subsets_are_those_of_the_evaluation(levels: Path, reported: Reported) -
 
 
 def test_a_field_that_no_rollout_has_is_refused(levels: Path, reported: Reported) -> None:
-    with pytest.raises(ConfigError, match=r"--by verifier_metadata.levle: no rollout has such a field"):
+    with pytest.raises(ConfigError, match=r"has a field verifier_metadata.levle; did you mean"):
         reported(levels, by="verifier_metadata.levle")
 
 

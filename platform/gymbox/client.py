@@ -313,7 +313,7 @@ class ControllerClient:
         return self._judge
 
     async def attach(self, id: str) -> SandboxClient:
-        """A client for a sandbox that exists.
+        """A client for a sandbox that exists; of one that was reset, or began where another was, it knows the tools.
 
         Raises:
             NotFound: there is none of that id.
@@ -322,10 +322,13 @@ class ControllerClient:
         view = await self.get(id)
         if view.ended is not None:
             raise SandboxEnded(view.ended)
-        return self.open(view, await self.environment(view.environment))
+        client = self.open(view, await self.environment(view.environment))
+        if view.status == "ready" and (view.phases.reset is not None or view.snapshot is not None):
+            await client.load_tools()
+        return client
 
     def open(self, view: SandboxView, manifest: Manifest) -> SandboxClient:
-        """A client for a sandbox that exists; calls go through the proxy.
+        """A client for a sandbox that exists; calls go through the proxy. `attach` also finds out which tools it has.
 
         Raises:
             Invalid: the controller has told no address for it, since it knows of no proxy.

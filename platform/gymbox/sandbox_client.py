@@ -14,6 +14,7 @@ from functools import partial
 from os import SEEK_END
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 from gymbox_sandbox.responses import Response
 from gymbox_sandbox.sparse import SparseWriter
@@ -23,13 +24,7 @@ from gymbox_sandbox.wire import JUDGE_HEADER, ExecRequest, ExecResult, ToolResul
 from gymbox.artifacts import Keep, contents_of
 from gymbox.background import CALL, GRACE, SILENCE, Change, Jobs, Shells, changes
 from gymbox.environment import Manifest
-from gymbox.errors import (
-    ErrorKind,
-    Invalid,
-    NotFound,
-    Problem,
-    RolloutFailure,
-)
+from gymbox.errors import Conflict, ErrorKind, Invalid, NotFound, Problem, RolloutFailure
 from gymbox.execution import Execution
 from gymbox.http import HttpClient
 from gymbox.requests import TOOL_PATTERN, in_path, request_of
@@ -97,14 +92,26 @@ class SandboxClient:
             "POST", "/reset", body, timeout=self._manifest.timeouts.reset + GRACE, repeatable=True
         )
         self._public = task
-        self.tools.definitions = answer.json()["tools"]
+        self.tools.learn(answer.json()["tools"], complete=True)
+
+    async def load_tools(self) -> None:
+        """Learn its tools without a `reset`, of a sandbox that another client has reset, or that began where one was.
+
+        Raises:
+            SandboxEnded: it is no more.
+        """
+        answer = await self._calls.send(
+            "GET", "/tools", timeout=CALL, repeatable=True, headers=self._reach.tools_headers
+        )
+        self.tools.learn(answer.json()["tools"], complete=False)
 
     async def call_tool(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         """Call a tool; sent once only, so it never runs twice.
 
         Raises:
             Invalid: no tool can have that name.
-            Problem: no answer in time, or verify has begun.
+            Problem: no answer in time.
+            Conflict: it was not reset yet, or verify has begun.
             SandboxEnded: it is no more.
         """
         answer = await self._calls.send(
@@ -332,15 +339,37 @@ class SandboxTools:
 
     def __init__(self, sandbox: SandboxClient) -> None:
         self._sandbox = sandbox
-        self.definitions: list[dict[str, Any]] = []
-        """Function-tool definitions, known after `reset`."""
+        self._definitions: list[dict[str, Any]] | None = None
+        self._complete = False
+
+    @property
+    def definitions(self) -> list[dict[str, Any]]:
+        """Function-tool definitions, known from `reset`, or `load_tools` of the client.
+
+        Raises:
+            Conflict: they are not known yet.
+        """
+        if self._definitions is None:
+            raise Conflict(
+                f"the tools of sandbox {self._sandbox.id} are not known yet: reset it first; of one that another "
+                "client has reset, `await client.load_tools()` tells them"
+            )
+        return self._definitions
+
+    def learn(self, definitions: list[dict[str, Any]], *, complete: bool) -> None:
+        """These are its tools.
+
+        Args:
+            complete: there are no others; False: a `reset` by somebody else may still add some.
+        """
+        self._definitions, self._complete = definitions, complete
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         """See `SandboxClient.call_tool`. What the sandbox does not have is told to the model.
 
         Raises: as `SandboxClient.call_tool`.
         """
-        if not any(definition.get("name") == name for definition in self.definitions):
+        if self._complete and not any(definition.get("name") == name for definition in self.definitions):
             known = ", ".join(str(definition.get("name")) for definition in self.definitions) or "none"
             return ToolResult(output=f"There is no tool {name!r}. The tools are: {known}.", is_error=True)
         return await self._sandbox.call_tool(name, arguments)

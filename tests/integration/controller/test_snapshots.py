@@ -127,6 +127,34 @@ async def test_a_fork_gives_all_or_none_and_leaves_no_snapshot(client, counting,
     assert await value(grandchild) == '{"count":44}'
 
 
+async def test_who_attaches_to_a_sandbox_that_was_reset_has_its_tools(client, counting, counter):
+    [fork] = await client.fork("first", 1, name="f")
+    for id in ("first", fork.id):
+        tools = (await client.attach(id)).tools
+        assert tools.definitions == counting.tools.definitions != []
+        assert (await tools.call("increment_counter", {"count": 2})).output == '{"success":true}'
+        assert "increment_counter" in (await tools.call("nope", {})).output
+    assert await value(await client.attach(fork.id)) == '{"count":44}'
+
+    opened = client.open(fork, counter.manifest).tools  # without asking what there is
+    with pytest.raises(Conflict, match="not known yet: reset it first"):
+        assert opened.definitions
+    assert (await opened.call("get_counter_value", {})).output == '{"count":44}'
+
+
+async def test_a_tool_of_a_sandbox_that_was_not_reset_says_to_reset_first(client, counting, counter):
+    await client.create(CreateSandbox(id="new", environment="counter"))
+    early = await client.attach("new")
+    with pytest.raises(Conflict, match="reset comes first"):
+        await early.tools.call("increment_counter", {"count": 2})
+    with pytest.raises(Conflict, match="reset it first"):
+        assert early.tools.definitions
+    await (await client.attach("new")).reset({"id": "t", "initial_count": 1})
+    assert await value(early) == '{"count":1}'
+    await early.load_tools()
+    assert early.tools.definitions == counting.tools.definitions
+
+
 async def test_what_cannot_be_saved_or_begun_with_is_told(client, counting, catalog):
     plain = client.open(await client.create(CreateSandbox(id="p", environment="plain")), catalog["plain"].manifest)
     await plain.write_file("given", b"kept")

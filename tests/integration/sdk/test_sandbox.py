@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from gymbox import Sandbox
 from gymbox.client import ControllerClient
-from gymbox.errors import ConfigError, Forbidden, Invalid, NotFound, Unavailable
+from gymbox.errors import ConfigError, Conflict, Forbidden, Invalid, NotFound, Unavailable
 from gymbox.http import HttpClient
 from gymbox.providers.process import ProcessProvider
 from gymbox.runs.places import Places
@@ -151,6 +151,8 @@ async def test_many_may_come_and_go_at_once_and_be_cancelled(places: Places, sta
 
 async def test_a_sandbox_may_be_of_an_environment_with_its_tools(places: Places, row: dict[str, Any]) -> None:
     async with Sandbox(environment="counter", provider="process", places=places) as box:
+        with pytest.raises(Conflict, match="reset comes first"):
+            await box.client.tools.call("increment_counter", {"count": 2})
         await box.client.reset({name: value for name, value in row.items() if name != "verifier_metadata"})
         assert box.client.tools.definitions and (await box.exec("pwd")).exit_code == 0
 

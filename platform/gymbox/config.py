@@ -297,11 +297,17 @@ def _explain_choice(error: MissingConfigException) -> str:
     return f"there is no {group} {choice!r}; {nearest(choice, list(error.options or []))}"
 
 
+def choices(group: str) -> list[str]:
+    """Names of what comes with gymbox for a group."""
+    return sorted(path.stem for path in (SHIPPED / group).glob("*.yaml"))
+
+
 def shipped(group: str) -> dict[str, type[BaseModel]]:
     """The choices of a group that come with gymbox, each with its class."""
     found = {}
-    for path in sorted((SHIPPED / group).glob("*.yaml")):
-        found[path.stem] = _imported(yaml.safe_load(path.read_text())["_target_"], group)
+    for name in choices(group):
+        text = (SHIPPED / group / f"{name}.yaml").read_text()
+        found[name] = _imported(yaml.safe_load(text)["_target_"], group)
     return found
 
 

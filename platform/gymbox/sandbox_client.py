@@ -14,7 +14,6 @@ from functools import partial
 from os import SEEK_END
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Literal
-from urllib.parse import quote
 
 from gymbox_sandbox.responses import Response
 from gymbox_sandbox.sparse import SparseWriter

@@ -137,14 +137,19 @@ class ProcessProvider(BaseModel):
         Raises:
             Unavailable: the environment asks for a network or an image, which only containers have.
         """
-        if environment.manifest.network != "none":
-            asked = told(environment.manifest.network)
-            raise Unavailable(f"{environment.name} asks for a network ({asked}), which needs provider=docker")
-        if environment.manifest.services:
-            names = ", ".join(environment.manifest.services)
-            raise Unavailable(f"{environment.name} asks for services ({names}), which need provider=docker")
-        if environment.manifest.image.base is not None:
-            raise Unavailable(f"{environment.name} runs in {environment.manifest.image.base}: use provider=docker")
+        if (missing := self.lacks(environment)) is not None:
+            raise Unavailable(missing)
+        return None
+
+    def lacks(self, environment: Environment) -> str | None:
+        """What an environment asks for that only containers have, and the way on; None: it can run here."""
+        manifest = environment.manifest
+        if manifest.network != "none":
+            return f"{environment.name} asks for a network ({told(manifest.network)}), which needs provider=docker"
+        if manifest.services:
+            return f"{environment.name} asks for services ({', '.join(manifest.services)}), which need provider=docker"
+        if manifest.image.base is not None:
+            return f"{environment.name} runs in {manifest.image.base}: use provider=docker"
         return None
 
     async def start(self, spec: StartSpec, on_phase: OnPhase) -> Started:

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from gymbox_sandbox.lifecycle import PoolSettings, PoolView
 
-from gymbox.config import component, compose
+from gymbox.config import choices, component, compose
 from gymbox.controller.pools import Pools
 from gymbox.controller.settings import ControllerSettings
 from gymbox.embedded import EmbeddedController
@@ -18,8 +18,10 @@ from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, Invalid, nearest
 from gymbox.http import HttpClient
 from gymbox.providers import SandboxProvider
+from gymbox.providers.process import ProcessProvider
 from gymbox.runs.places import Places
 from gymbox.sandbox_client import SandboxClient
+from gymbox.sdk.plain_environment import PlainEnvironment
 
 ProviderChoice = SandboxProvider | str
 
@@ -137,6 +139,22 @@ async def shared_host(provider: ProviderChoice, places: Places) -> AsyncIterator
         await asyncio.shield(asyncio.create_task(host.close_unless_used()))
         if not host.users and hosts.get(key) is host:
             del hosts[key]
+
+
+def check_provider(choice: ProviderChoice, environment: Environment | None = None) -> None:
+    """
+    Raises:
+        ConfigError: there is no such provider, or none of its kind can run that environment.
+    """
+    if not isinstance(choice, str):
+        provider = component(choice, "provider", None)
+    elif choice not in (names := choices("provider")):
+        raise ConfigError(f"there is no provider {choice!r}; {nearest(choice, names)}")
+    else:
+        provider = ProcessProvider() if choice == "process" else None
+    if environment is not None and isinstance(provider, ProcessProvider) and (missing := provider.lacks(environment)):
+        instead = ", or leave image= and network= out" if isinstance(environment, PlainEnvironment) else ""
+        raise ConfigError(f"this sandbox cannot be a process: {missing}{instead}")
 
 
 def _provider(choice: ProviderChoice) -> SandboxProvider:

@@ -33,7 +33,7 @@ from gymbox.runs.places import Places
 from gymbox.runs.reach import reach
 from gymbox.sandbox_client import SandboxClient
 from gymbox.sdk.collected import LARGE_OUTPUT, LARGE_STDIN, collected
-from gymbox.sdk.host import ProviderChoice, shared_host
+from gymbox.sdk.host import ProviderChoice, check_provider, shared_host
 from gymbox.sdk.plain_environment import PlainEnvironment, plain_environment
 from gymbox.sdk.pool import SandboxPool, of_its_own_kind
 from gymbox.sdk.trees import pack, unpack
@@ -58,8 +58,8 @@ class Sandbox:
         controller: address of a running controller, in the place of a provider. It knows environments by their names;
             an image it takes from nobody.
         token: that controller's admin token; default: as for the command line.
-        cwd: where commands run and from where relative paths count, itself relative to the workspace; by default the
-            workspace. It is not made.
+        cwd: where commands run and from where relative paths count; a relative one counts from the workspace, which
+            is the default. It is not made.
         env: variables of every command.
         timeout: seconds that a command may take that does not say otherwise.
         network: what environment.yaml can say of it; default: none.
@@ -99,18 +99,24 @@ class Sandbox:
             self.env = self._request(command="true", env=env).env
         except Invalid as error:
             raise ConfigError(f"the defaults of commands are wrong: {error.detail}") from error
+        check_provider(provider)
         if controller is not None:
             address(controller, "controller")
             self._name = _known_to_controller(image, environment, network, limits)
             return
         if token is not None:
             raise ConfigError("token= is for a controller that runs elsewhere: add controller=http://…")
+        self._environment = self._wanted(image, environment, network, limits)
+        check_provider(provider, self._environment)
+
+    def _wanted(
+        self, image: str | None, environment: EnvironmentChoice | None, network: Any, limits: Mapping[str, Any]
+    ) -> Environment:
         if environment is None:
-            self._environment: Environment = plain_environment(image, network, limits)
-            return
+            return plain_environment(image, network, limits)
         if given := _given(image, network, limits):
             raise ConfigError(f"{given} cannot be given with environment=: its environment.yaml says that")
-        self._environment = environments_of([environment], self._places.environments)[0]
+        return environments_of([environment], self._places.environments)[0]
 
     @staticmethod
     def host(provider: ProviderChoice = "auto", *, places: Places | None = None) -> AbstractAsyncContextManager[Any]:
@@ -118,8 +124,10 @@ class Sandbox:
         another need not start it anew.
 
         Raises:
+            ConfigError: there is no such provider; nothing was started.
             Problem, ConfigError: (on entering) the provider cannot be used.
         """
+        check_provider(provider)
         return shared_host(provider, places or _here())
 
     @staticmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -75,27 +75,15 @@ class SyncSandbox:
         self._loop: LoopThread | None = None
 
     @staticmethod
-    @contextmanager
-    def host(provider: ProviderChoice = "auto", **settings: Any) -> Iterator[None]:
+    def host(provider: ProviderChoice = "auto", **settings: Any) -> AbstractContextManager[None]:
         """See `Sandbox.host`."""
-        loop = _LOOP.take()
-        try:
-            with _entered(loop.call, Sandbox.host(provider, **settings)):
-                yield
-        finally:
-            _LOOP.give_back(loop)
+        return _kept(Sandbox.host(provider, **settings), lambda call: None)
 
     @staticmethod
-    @contextmanager
-    def pool(image: str | None = None, *, size: int, **settings: Any) -> Iterator[SyncSandboxPool]:
+    def pool(image: str | None = None, *, size: int, **settings: Any) -> AbstractContextManager[SyncSandboxPool]:
         """See `Sandbox.pool`."""
         pool = Sandbox.pool(image, size=size, **settings)
-        loop = _LOOP.take()
-        try:
-            with _entered(loop.call, pool):
-                yield SyncSandboxPool(pool, loop.call)
-        finally:
-            _LOOP.give_back(loop)
+        return _kept(pool, lambda call: SyncSandboxPool(pool, call))
 
     @classmethod
     def _of(cls, sandbox: Sandbox) -> Self:
@@ -240,6 +228,17 @@ class SyncExecution:
 
 async def _next(events: AsyncIterator[ExecEvent]) -> ExecEvent | None:
     return await anext(events, None)
+
+
+@contextmanager
+def _kept[Given](block: AbstractAsyncContextManager[Any], given: Callable[[Call], Given]) -> Iterator[Given]:
+    """Keeps a block entered in the shared loop, and gives what `given` makes of the way to call into that."""
+    loop = _LOOP.take()
+    try:
+        with _entered(loop.call, block):
+            yield given(loop.call)
+    finally:
+        _LOOP.give_back(loop)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from gymbox import Sandbox
 from gymbox.client import ControllerClient
 from gymbox.errors import ConfigError, Conflict, Forbidden, Invalid, NotFound, Unavailable
 from gymbox.http import HttpClient
+from gymbox.providers.docker import DockerProvider
 from gymbox.providers.process import ProcessProvider
 from gymbox.runs.places import Places
 from gymbox.sdk import host
@@ -168,12 +169,9 @@ async def test_a_sandbox_is_one_at_a_time(places: Places) -> None:
         assert box.id != first
 
 
-async def test_what_processes_cannot_have_is_told_on_entering(places: Places) -> None:
-    with pytest.raises(Unavailable, match="use provider=docker"):
-        async with Sandbox("debian:trixie-slim", provider="process", places=places):
-            raise AssertionError("unreachable")
-    with pytest.raises(ConfigError, match="there is no provider 'podman'"):
-        async with Sandbox(provider="podman", places=places):
+async def test_a_provider_that_does_not_answer_is_told_on_entering_and_leaves_no_host(places: Places) -> None:
+    with pytest.raises(Unavailable):
+        async with Sandbox(provider=DockerProvider(host="unix:///nowhere.sock"), places=places):
             raise AssertionError("unreachable")
     assert not host._HOSTS[asyncio.get_running_loop()]
 

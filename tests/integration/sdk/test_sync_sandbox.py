@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from gymbox import SyncSandbox
-from gymbox.errors import ConfigError
+from gymbox.errors import Unavailable
+from gymbox.providers.docker import DockerProvider
 from gymbox.runs.places import Places
 
 
@@ -68,8 +69,8 @@ def test_threads_share_a_loop_and_a_controller(places: Places) -> None:
 
 
 def test_what_fails_leaves_no_loop_behind(places: Places) -> None:
-    with pytest.raises(ConfigError, match="there is no provider"):
-        with SyncSandbox(provider="podman", places=places):
+    with pytest.raises(Unavailable):
+        with SyncSandbox(provider=DockerProvider(host="unix:///nowhere.sock"), places=places):
             raise AssertionError("unreachable")
     assert not loops()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from gymbox import Sandbox, SyncSandbox
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError, Invalid
+from gymbox.providers.process import ProcessProvider
 from gymbox.runs.places import Places
 from gymbox.sdk.plain_environment import plain_environment
 
@@ -43,6 +45,37 @@ def test_an_image_is_refused_with_a_controller_and_told_why() -> None:
 def test_what_makes_no_sandbox_is_told_at_once(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         box(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"provider": "proces"}, "there is no provider 'proces'; did you mean 'process'"),
+        ({"provider": None}, "provider"),
+        ({"provider": "proces", "controller": "http://127.0.0.1:1", "environment": "counter"}, "no provider"),
+        ({"image": "debian:trixie-slim", "provider": "process"}, "debian:trixie-slim: use provider=docker, or leave"),
+        ({"network": "models", "provider": "process"}, r"network \(models\), which needs provider=docker, or leave"),
+        ({"network": "open", "provider": ProcessProvider()}, "needs provider=docker"),
+    ],
+)
+def test_a_provider_that_can_make_no_such_sandbox_is_told_at_once(settings: dict[str, Any], told: str) -> None:
+    for make in (Sandbox, SyncSandbox, partial(Sandbox.pool, size=1), partial(SyncSandbox.pool, size=1)):
+        if "controller" not in settings or make in (Sandbox, SyncSandbox):
+            with pytest.raises(ConfigError, match=told):
+                make(places=PLACES, **settings)
+
+
+def test_a_provider_to_keep_a_controller_of_is_checked_at_once() -> None:
+    for host in (Sandbox.host, SyncSandbox.host):
+        with pytest.raises(ConfigError, match="did you mean 'docker'"):
+            host("dokcer", places=PLACES)
+
+
+def test_an_environment_that_needs_containers_is_refused_as_a_process(tmp_path: Path) -> None:
+    (tmp_path / "environment.yaml").write_text("description: x\nnetwork: internal\n")
+    (tmp_path / "server.py").write_text("")
+    with pytest.raises(ConfigError, match=r"asks for a network \(internal\), which needs provider=docker$"):
+        box(environment=tmp_path, provider="process")
 
 
 def test_defaults_for_commands_are_checked_at_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -106,6 +107,28 @@ def setup(
     for chatty in ("asyncio", "aiohttp.access", "urllib3", "docker", "uvicorn"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     return handler
+
+
+class Waits:
+    """Says in a log that something is waited for where it takes more than a moment, once for each thing."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._told: set[str] = set()
+
+    @contextmanager
+    def of(self, text: str, *, moment: float) -> Iterator[None]:
+        """While that is waited for what `text` says; `moment` is the seconds of which nothing is said."""
+        timer = asyncio.get_running_loop().call_later(moment, self._tell, text)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._log.warning("%s", text)
 
 
 class _File(logging.FileHandler):

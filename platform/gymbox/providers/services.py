@@ -15,6 +15,7 @@ from docker.errors import NotFound as NoSuchContainer
 from gymbox_sandbox.lifecycle import Ended
 
 from gymbox.errors import Conflict, StartFailed
+from gymbox.logs import Waits
 from gymbox.providers import StartSpec
 from gymbox.providers.container import CONTROLLER_LABEL, SERVICE_LABEL
 from gymbox.providers.ends import never_ready
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 PAUSES = (0.05, 0.1, 0.2, 0.4)
 """Seconds between tries of a health check; the last one repeats. Each try costs a process in the container."""
+MOMENT = 3.0
+"""Seconds that a service may take before the log says that it is waited for."""
 LOOK_EVERY = 0.03
 """Seconds between looks at whether a try is over."""
 
@@ -46,6 +49,7 @@ class Services:
         self._watch = watch
         self._controller_id = controller_id
         self._until_gone = until_gone
+        self._waits = Waits(log)
 
     async def start(self, spec: StartSpec, images: Mapping[str, ServiceImage]) -> None:
         """Start the services of a sandbox whose network is there, each once the one before is healthy. What an earlier
@@ -71,9 +75,11 @@ class Services:
         await self._engine.call(f"start {id}", api.start, id)
         if check is not None:
             refused: list[str] = []
+            slow = f"{spec.environment.name}: waiting for service {name} to become healthy (up to {check.within:g} s)"
             try:
                 async with asyncio.timeout(check.within):
-                    await self._until_healthy(id, check, container.ended, refused)
+                    with self._waits.of(slow, moment=MOMENT):
+                        await self._until_healthy(id, check, container.ended, refused)
             except TimeoutError as error:
                 why = ": ".join([" ".join(check.test), *refused[-1:]])[:400]
                 detail = f"service {name} was not healthy within {check.within:g} s ({why})"

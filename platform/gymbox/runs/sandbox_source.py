@@ -25,6 +25,8 @@ from gymbox.rollout import RolloutController
 from gymbox.runs.places import Places
 from gymbox.runs.reach import check_controller
 
+BUILDING = "building images; the first time, this takes minutes"
+
 
 @dataclass
 class SandboxSource:
@@ -144,8 +146,7 @@ def preparing(told: Callable[[str], object]) -> Iterator[None]:
     Raises:
         ConfigError: in the place of any Problem of the block, with the log of what failed.
     """
-    text = "building images; the first time, this takes minutes"
-    telling = asyncio.get_running_loop().call_later(2, told, text)
+    telling = asyncio.get_running_loop().call_later(2, told, BUILDING)
     try:
         yield
     except Problem as error:

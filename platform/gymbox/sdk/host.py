@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,14 +18,20 @@ from gymbox.embedded import EmbeddedController
 from gymbox.environment import Catalog, Environment
 from gymbox.errors import ConfigError, Invalid, nearest
 from gymbox.http import HttpClient
+from gymbox.logs import Waits
 from gymbox.providers import SandboxProvider
 from gymbox.providers.process import ProcessProvider
 from gymbox.runs.places import Places
+from gymbox.runs.sandbox_source import BUILDING
 from gymbox.sandbox_client import SandboxClient
 from gymbox.sdk.plain_environment import PlainEnvironment
 
+log = logging.getLogger(__name__)
+
 ProviderChoice = SandboxProvider | str
 
+MOMENT = 2.0
+"""Seconds that an image may take before the log says that it is waited for."""
 _HOSTS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, Host]] = WeakKeyDictionary()
 """By loop, then by what was asked for: sandboxes that know nothing of one another find the same controller."""
 
@@ -56,6 +63,7 @@ class Host:
         self._stack = AsyncExitStack()
         self._controller: EmbeddedController | None = None
         self._catalog = _Asked()
+        self._waits = Waits(log)
 
     async def open(self) -> None:
         async with self._turn:
@@ -83,10 +91,24 @@ class Host:
         assert self._controller is not None
         return self._controller.url
 
-    def sandbox(self, environment: Environment) -> AbstractAsyncContextManager[SandboxClient]:
+    @asynccontextmanager
+    async def sandbox(self, environment: Environment) -> AsyncIterator[SandboxClient]:
         assert self._controller is not None
         self._catalog.known[environment.name] = environment
-        return self._controller.sandbox(environment)
+        await self.prepare(environment)
+        async with self._controller.sandbox(environment) as sandbox:
+            yield sandbox
+
+    async def prepare(self, environment: Environment) -> None:
+        """Return once its image is there; where that takes more than a moment, the log says so, once for all who wait.
+
+        Raises:
+            ImageNotPulled, RegistryAway, ImageBuildFailed: it cannot be had.
+            Unavailable: the provider does not answer, or has no such thing.
+        """
+        assert self._controller is not None
+        with self._waits.of(f"{environment.name}: {BUILDING}", moment=MOMENT):
+            await self._controller.sandboxes.provider.prepare(environment)
 
     @contextmanager
     def pooled(self, environment: Environment, settings: PoolSettings) -> Iterator[None]:

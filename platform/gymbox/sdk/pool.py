@@ -96,9 +96,12 @@ class SandboxPool:
         """Return once `size` of them wait.
 
         Raises:
+            ImageNotPulled, RegistryAway, ImageBuildFailed: there is no such image, or no sandbox can have it.
             Unavailable: they do not start; the last one's reason.
             RuntimeError: the pool is not open.
         """
+        if self._host is not None:
+            await self._host.prepare(self._environment)
         while True:
             if self._host is None:
                 raise RuntimeError("this pool is not open: use it inside `async with Sandbox.pool(…) as pool:`")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import Any
 import pytest
 from gymbox import Sandbox
 from gymbox.client import ControllerClient
+from gymbox.environment import Environment
 from gymbox.errors import ConfigError, Conflict, Forbidden, Invalid, NotFound, Unavailable
 from gymbox.http import HttpClient
 from gymbox.providers.docker import DockerProvider
 from gymbox.providers.process import ProcessProvider
 from gymbox.runs.places import Places
 from gymbox.sdk import host
+from pydantic import PrivateAttr
 
 
 @pytest.fixture
@@ -156,6 +159,35 @@ async def test_a_sandbox_may_be_of_an_environment_with_its_tools(places: Places,
             await box.client.tools.call("increment_counter", {"count": 2})
         await box.client.reset({name: value for name, value in row.items() if name != "verifier_metadata"})
         assert box.client.tools.definitions and (await box.exec("pwd")).exit_code == 0
+
+
+class SlowToPrepare(ProcessProvider):
+    """As one that builds an image, until that was said."""
+
+    _said: asyncio.Event = PrivateAttr(default_factory=asyncio.Event)
+
+    async def prepare(self, environment: Environment) -> str | None:
+        await self._said.wait()
+        return await super().prepare(environment)
+
+
+async def test_who_waits_for_an_image_is_told_so_once(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    provider, heard = SlowToPrepare(), []
+
+    class Hearing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            heard.append((record.levelname, record.getMessage()))
+            provider._said.set()
+
+    async def use() -> None:
+        async with Sandbox(provider=provider, places=places) as box:
+            assert (await box.exec("true")).exit_code == 0
+
+    monkeypatch.setattr(host, "MOMENT", 0)
+    monkeypatch.setattr(host.log, "handlers", [Hearing()])
+    async with asyncio.timeout(60):
+        await asyncio.gather(use(), use())
+    assert heard == [("WARNING", "plain: building images; the first time, this takes minutes")]
 
 
 async def test_a_sandbox_is_one_at_a_time(places: Places) -> None:

@@ -161,3 +161,18 @@ def test_a_file_that_takes_no_more_is_no_error(capsys):
         log.warning("lost")
 
     assert capsys.readouterr().err == ""
+
+
+async def test_what_is_waited_for_is_said_once_and_only_where_it_takes_long(caplog: pytest.LogCaptureFixture) -> None:
+    waits = logs.Waits(logging.getLogger("gymbox.test"))
+    with waits.of("waiting for what is there", moment=0):
+        pass
+    for _ in range(2):
+        with waits.of("waiting for the service", moment=0):
+            await asyncio.sleep(0.001)  # what is due is done first
+    with waits.of("waiting for what comes soon", moment=60):
+        await asyncio.sleep(0.001)
+
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "waiting for the service")
+    ]

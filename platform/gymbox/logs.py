@@ -19,6 +19,7 @@ from gymbox.redaction import forms_of, mark_of
 
 _ids: ContextVar[dict[str, str] | None] = ContextVar("gymbox_log_ids", default=None)
 _scope: ContextVar[Scope | None] = ContextVar("gymbox_log_scope", default=None)
+_ours = logging.getLogger("gymbox")
 _PATTERNS = re.compile(
     r"gbx_(?:admin|key|sbx)_[A-Za-z0-9_-]+"
     r"|\bsk-[A-Za-z0-9_-]{16,}"
@@ -107,6 +108,29 @@ def setup(
     for chatty in ("asyncio", "aiohttp.access", "urllib3", "docker", "uvicorn"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     return handler
+
+
+class _LastResort(logging.Handler):
+    """Prints warnings with what they are, where a program has set up no logging: Python would print them bare."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers and _ours.handlers == [self]:
+            text = "\n".join([record.getMessage(), *([self._traceback(record)] if record.exc_info else [])])
+            print(printable_lines(redact(f"gymbox: {record.levelname.lower()}: {text}")), file=sys.stderr)
+
+    def _traceback(self, record: logging.LogRecord) -> str:
+        assert record.exc_info
+        return logging.Formatter().formatException(record.exc_info)
+
+
+def in_programs() -> None:
+    """For what Python programs call: leave the logs to the program's own logging. Where it has none, warnings are
+    printed as such; a handler of the logger `gymbox`, such as `logging.NullHandler()`, takes the place of that."""
+    if not _ours.handlers:
+        _ours.addHandler(_LastResort())
 
 
 class Waits:

@@ -45,6 +45,8 @@ LAST_WORDS = 0.1
 """Seconds."""
 LOG_TAIL = 64 * 1024
 """Bytes of a log that `logs` looks at for the last lines."""
+_TOLD: set[str] = set()
+"""What was said of isolation: once, though sweeps and each controller of a program open a provider."""
 
 
 class ProcessProvider(BaseModel):
@@ -65,7 +67,6 @@ class ProcessProvider(BaseModel):
     """Environment variables of the servers, which otherwise get none of this process's."""
 
     _isolation: str | None = PrivateAttr(None)
-    _told: bool = PrivateAttr(False)
     _users: tuple[User, User] | None = PrivateAttr(None)
     _agents: count[int] = PrivateAttr(default_factory=lambda: count(secrets.randbelow(AGENTS)))
     _on_end: OnEnd | None = PrivateAttr(None)
@@ -95,7 +96,7 @@ class ProcessProvider(BaseModel):
         )
 
     async def open(self, controller_id: str, on_end: OnEnd, *, because: str = "") -> None:
-        """See SandboxProvider. Says in the log, the first time, which isolation its sandboxes lack.
+        """See SandboxProvider. Says in the log, once in this process, which isolation its sandboxes lack.
 
         Args:
             controller_id: of no use here, since nothing outlives this process.
@@ -114,10 +115,10 @@ class ProcessProvider(BaseModel):
             self._users = User(SERVER_UID, PROXY_GID), User(FIRST_AGENT_UID, FIRST_AGENT_UID)
         self._lock, self._turns = asyncio.Lock(), Turns()  # of this event loop
         self._on_end = on_end
-        if not self._told:
-            # once, though the sweep of what earlier runs left behind opens it too
-            self._told = True
-            log.warning("%s%s", because, self.isolation_note)
+        note = because + self.isolation_note
+        if note not in _TOLD:
+            _TOLD.add(note)
+            log.warning("%s", note)
 
     async def close(self) -> None:
         """End every zygote and so every sandbox, and remove what they had; safe to call twice."""

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from gymbox import logs
 from gymbox.agents import Agent
 from gymbox.config import compose
 from gymbox.environment import Environment
@@ -67,6 +68,7 @@ def run(
         ConfigError: a setting is wrong. What takes a look at files, Docker or the network is found wrong on entering,
             also before anything was started.
     """
+    logs.in_programs()
     if places is None:
         from gymbox.cli.places import here  # where this user's files are is read from environment variables
 

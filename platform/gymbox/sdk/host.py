@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from gymbox_sandbox.lifecycle import PoolSettings, PoolView
 
+from gymbox import logs
 from gymbox.config import choices, component, compose
 from gymbox.controller.pools import Pools
 from gymbox.controller.settings import ControllerSettings
@@ -68,6 +69,7 @@ class Host:
     async def open(self) -> None:
         async with self._turn:
             if self._controller is None:
+                logs.in_programs()
                 async with AsyncExitStack() as stack:
                     http = await stack.enter_async_context(HttpClient())
                     provider = _provider(self._provider)

@@ -18,7 +18,7 @@ import pytest
 from gymbox.environment import Environment
 from gymbox.errors import NotFound, StartFailed, Unavailable
 from gymbox.http import HttpClient
-from gymbox.providers import Found, StartSpec
+from gymbox.providers import Found, StartSpec, process
 from gymbox.providers.bubblewrap import why_not
 from gymbox.providers.docker import DockerProvider
 from gymbox.providers.process import ProcessProvider
@@ -528,11 +528,11 @@ async def test_under_root_the_commands_of_one_sandbox_have_no_power_over_those_o
     assert await bench.tool(two, "run", command=found) == ""
 
 
-async def test_the_note_says_what_is_lost_without_bubblewrap_and_is_logged_once(
-    caplog: pytest.LogCaptureFixture,
+async def test_the_note_says_what_is_lost_without_bubblewrap_and_is_logged_once_in_a_process(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    provider = ProcessProvider(bubblewrap=False)
-    for _ in range(2):
+    monkeypatch.setattr(process, "_TOLD", set())
+    for provider in [ProcessProvider(bubblewrap=False)] * 2 + [ProcessProvider(bubblewrap=False)]:
         await provider.open("tests", lambda *_: None)
         await provider.close()
     assert "WITHOUT ISOLATION" in provider.isolation_note

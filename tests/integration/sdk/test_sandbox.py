@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -188,6 +190,20 @@ async def test_who_waits_for_an_image_is_told_so_once(places: Places, monkeypatc
     async with asyncio.timeout(60):
         await asyncio.gather(use(), use())
     assert heard == [("WARNING", "plain: building images; the first time, this takes minutes")]
+
+
+def test_a_program_is_warned_once_what_isolation_processes_lack(places: Places) -> None:
+    program = f"""
+from pathlib import PosixPath
+from gymbox import SyncSandbox
+from gymbox.runs.places import Places
+for _ in range(2):
+    with SyncSandbox(provider="process", places={places!r}) as box:
+        print(box.exec("echo hello").stdout, end="")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "hello\nhello\n"
+    assert done.stderr.startswith("gymbox: warning: process provider") and done.stderr.count("\n") == 1
 
 
 async def test_a_sandbox_is_one_at_a_time(places: Places) -> None:

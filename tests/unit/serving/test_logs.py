@@ -163,6 +163,32 @@ def test_a_file_that_takes_no_more_is_no_error(capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_a_program_without_logging_sees_which_lines_are_warnings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, root = logging.getLogger("gymbox"), logging.getLogger()
+    monkeypatch.setattr(ours, "handlers", [])
+    root.handlers[:] = []
+    for _ in range(2):
+        logs.in_programs()
+    logs.hide("hunter2-hunter2")
+    log.info("not this")
+    log.warning("the key %s", "hunter2-hunter2")
+    assert capsys.readouterr().err == f"gymbox: warning: the key {logs.redact('hunter2-hunter2')}\n"
+
+
+@pytest.mark.parametrize("name", ["", "gymbox"])
+def test_logging_of_a_programs_own_takes_the_place_of_what_is_printed(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("gymbox"), "handlers", [])
+    logging.getLogger().handlers[:] = []
+    logs.in_programs()
+    logging.getLogger(name).addHandler(logging.NullHandler())
+    log.warning("of this it shall know itself")
+    assert capsys.readouterr().err == ""
+
+
 async def test_what_is_waited_for_is_said_once_and_only_where_it_takes_long(caplog: pytest.LogCaptureFixture) -> None:
     waits = logs.Waits(logging.getLogger("gymbox.test"))
     with waits.of("waiting for what is there", moment=0):

@@ -212,7 +212,8 @@ class SandboxPaused(RolloutFailure, Conflict):
     """The sandbox is paused: nothing in it runs, so nothing in it can be called."""
 
     def __init__(self, id: str) -> None:
-        detail = f"sandbox {id} is paused: unpause it first (POST /sandboxes/{id}/unpause)"
+        way_on = f"`gymbox sandbox unpause {id}`, or POST /sandboxes/{id}/unpause"
+        detail = f"sandbox {id} is paused: unpause it first ({way_on})"
         super().__init__(ErrorKind.SANDBOX_UNREACHABLE, detail, cause="paused")
 
 

@@ -216,11 +216,16 @@ async def test_those_that_no_sandbox_began_with_make_room_for_new_ones(client, c
         await client.snapshot("first", name="five")
 
 
-async def test_rollouts_of_this_process_are_refused_while_a_sandbox_is_paused(controller: EmbeddedController, counter):
+async def test_rollouts_of_this_process_are_refused_while_a_sandbox_is_paused(
+    controller: EmbeddedController, client, counter
+):
     async with controller.sandbox(counter, id="r") as sandbox:
         await sandbox.reset({"id": "t", "initial_count": 1})
         await controller.sandboxes.reroute(controller.sandboxes.get("r"), paused=True)
-        with pytest.raises(Conflict, match="paused"):
+        ways_on = r"paused: unpause it first \(`gymbox sandbox unpause r`, or POST /sandboxes/r/unpause\)"
+        with pytest.raises(Conflict, match=ways_on):
             await sandbox.call_tool("get_counter_value", {})
+        with pytest.raises(Conflict, match=ways_on):
+            await (await client.attach("r")).exec("true")
         with pytest.raises(Conflict, match="paused"):
             await sandbox.save(".", io.BytesIO())

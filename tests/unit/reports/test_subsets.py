@@ -62,7 +62,7 @@ def test_subsets_are_those_of_the_evaluation(levels: Path, reported: Reported) -
 
 
 def test_a_field_that_no_rollout_has_is_refused(levels: Path, reported: Reported) -> None:
-    with pytest.raises(ConfigError, match=r"has a field verifier_metadata.levle; did you mean"):
+    with pytest.raises(ConfigError, match=r"has a field verifier_metadata.levle; known: "):
         reported(levels, by="verifier_metadata.levle")
 
 

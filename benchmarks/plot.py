@@ -23,7 +23,7 @@ STYLE = (
 
 def plot(title: str, figures: Sequence[Figure]) -> str:
     """The SVG; a figure that could not be measured has its row without a bar."""
-    bottom = TOP + ROW * len(figures)
+    bottom, names = TOP + ROW * len(figures), [one.figure for one in figures]
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 16}" role="img">',
         f"<style>{STYLE}</style><title>{escape(title)}</title>",
@@ -38,7 +38,8 @@ def plot(title: str, figures: Sequence[Figure]) -> str:
         y = TOP + ROW * number
         value = "not measured" if one.value is None else f"{one.value:.4g} {one.unit}"
         ratio = f" ({one.ratio:.3g} x)" if one.ratio is not None else ""
-        parts.append(f'<text x="{LABEL - 8}" y="{y + 16}" text-anchor="end">{escape(one.figure)}</text>')
+        beside = f", {one.baseline_name}" if names.count(one.figure) > 1 else ""
+        parts.append(f'<text x="{LABEL - 8}" y="{y + 16}" text-anchor="end">{escape(one.figure + beside)}</text>')
         parts.append(f'<text x="{WIDTH - VALUE + 8}" y="{y + 16}">{escape(value + ratio)}</text>')
         if one.used is not None:
             width, kind = _at(one.used) - LABEL, "yes" if one.holds else "no"

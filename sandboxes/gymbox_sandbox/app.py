@@ -98,6 +98,10 @@ def build(
         body = await read_as(ResetRequest, request)
         return _answer(await sessions.open(_session(request)).reset(body.task))
 
+    async def finish(request: Request) -> Response:
+        await sessions[_session(request)].finish()
+        return Response(status_code=204)
+
     async def verify(request: Request) -> Response:
         session, can_ask = sessions[_session(request)], JUDGE_HEADER in request.headers
         return _verdict(await session.verify(lambda: read_as(VerifyRequest, request), can_ask=can_ask))
@@ -152,6 +156,7 @@ def build(
             Route("/tools/{name}", call_tool, methods=["POST"]),
             Route("/reset", reset, methods=["POST"]),
             Route("/seed_session", reset, methods=["POST"]),
+            Route("/finish", finish, methods=["POST"]),
             Route("/verify", verify, methods=["POST"]),
             Route("/verify/answers", answers, methods=["POST"]),
             Route("/snapshot/save", save, methods=["POST"]),

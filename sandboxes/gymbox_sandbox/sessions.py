@@ -254,6 +254,28 @@ class Session:
         for stop in self._calls.values():
             stop()
 
+    async def finish(self) -> None:
+        """Close the tools and end what the agent has running, so that nothing of it touches what it leaves; a second
+        time is fine.
+
+        Raises:
+            Conflict: there was no reset.
+            TimedOut: that took longer than it may.
+        """
+        if self._answer is None:
+            raise Conflict("there was no reset yet: POST /reset comes first")
+        async with self._lock:
+            await self._end_agent(asyncio.get_running_loop().time())
+
+    async def _end_agent(self, begun: float) -> None:
+        self.stop_tools()
+        async with deadline(self._options.verify_timeout, "ending the tools", begun):
+            if self._calls:
+                await asyncio.wait(self._calls)
+            await self.instance._no_thread_works()
+        if self._options.max_sessions == 1:  # else the agent has no processes, see ResourcesServer.exec
+            await self._commands.kill_all()
+
     async def verify(
         self, read: Callable[[], Awaitable[VerifyRequest]], *, can_ask: bool = False
     ) -> Verdict | list[dict[str, Any]]:
@@ -273,13 +295,7 @@ class Session:
         async with self._lock:
             if not self._scoring.has_begun:
                 begun = asyncio.get_running_loop().time()
-                self.stop_tools()
-                async with deadline(self._options.verify_timeout, "ending the tools", begun):
-                    if self._calls:
-                        await asyncio.wait(self._calls)
-                    await self.instance._no_thread_works()
-                if self._options.max_sessions == 1:  # else the agent has no processes, see ResourcesServer.exec
-                    await self._commands.kill_all()
+                await self._end_agent(begun)
                 if can_ask:
                     self._scoring.attend()
                 self._scoring.begin(await read(), begun)

@@ -105,7 +105,7 @@ async def test_a_sandbox_ends_with_its_service_and_says_which_and_why(
     engine.containers.get(service_name(started.id, "web")).kill()
     id, ended = await sandboxes.ended()
     assert id == started.id and ended.cause == "killed"
-    assert ended.detail.startswith(f"service web of {started.id}: ") and "the last words" in ended.logs
+    assert ended.detail.startswith("service web was killed from outside") and "the last words" in ended.logs
     await sandboxes.provider.stop(started.id)
     assert not services_of(engine, started.id)
 

@@ -55,7 +55,7 @@ async def test_pools_of_several_kinds_are_beside_one_another_and_end_with_their_
                 await same.__aenter__()
             with pytest.raises(RuntimeError, match="open already"):
                 await first.__aenter__()
-        assert [view.most for view in host._pools().views()] == [0, 0]
+        assert not any(view.most for view in host._pools().views())
         with pytest.raises(RuntimeError, match="not open"):
             await first.filled()
         async with Sandbox.pool(provider="process", places=places, size=1, pids=60) as again:

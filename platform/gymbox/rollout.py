@@ -13,10 +13,10 @@ from gymbox_sandbox.tasks import Task, Verdict
 from pydantic import BaseModel, ConfigDict, Field
 
 from gymbox.agents import Agent, Tools
-from gymbox.agents.outcome import check_answered, outcome_of
+from gymbox.agents.outcome import check_answered, check_let_through, given_up, outcome_of
 from gymbox.artifacts import Keep
 from gymbox.environment import Environment
-from gymbox.errors import RolloutError, Stage
+from gymbox.errors import ModelFailure, RolloutError, Stage
 from gymbox.http import HttpClient
 from gymbox.models import BoundModel, Model
 from gymbox.models.rollout_endpoints import RolloutEndpoints
@@ -121,33 +121,28 @@ async def run_rollout(
                 clock.enter(Stage.AGENT)
                 result.response = await outcome_of(agent, Task.model_validate(public), bound, sandbox.tools)
                 result.mask_reason = mask_reason(result.response.output)
-                _check_answered(bound, environment, sandbox)
+                if calls_models(environment) or bound.account.by_endpoint:
+                    check_answered(bound)
+                    result.mask_reason = result.mask_reason or given_up(bound)
                 clock.enter(Stage.VERIFY)
                 task, response = environment.for_verify(row), result.response
                 if keep is not None and environment.manifest.reverify == "artifacts":
                     verdict = await sandbox.verify(task, response, keep=keep)
                 else:
                     verdict = await sandbox.verify(task, response)
-                _check_answered(bound, environment, sandbox)  # what its network saw may be heard of only now
+                if calls_models(environment):  # of what its network saw, the last may be heard of only now
+                    check_let_through(sandbox.models_unanswered())
                 result.reward, result.metrics = verdict.reward, verdict.metrics
                 result.reward_components = verdict.reward_components
     except Exception as error:  # the one broad except: a bad rollout is data, not a crash
         if result.reward is None:  # once scored it stays so, whatever becomes of the sandbox
-            result.error = RolloutError.at(clock.stage, error)
+            # the model's failure was the agent's, whenever it is heard of
+            result.error = RolloutError.at(Stage.AGENT if isinstance(error, ModelFailure) else clock.stage, error)
     finally:
         await bound.close()
     result.mask_sample = result.mask_reason is not None
     clock.stop()
     return result
-
-
-def _check_answered(bound: BoundModel, environment: Environment, sandbox: RolloutSandbox) -> None:
-    """
-    Raises:
-        ModelFailure: see `check_answered`.
-    """
-    if calls_models(environment) or bound.account.by_endpoint:
-        check_answered(bound, sandbox.models_unanswered() if calls_models(environment) else 0)
 
 
 def calls_models(environment: Environment) -> bool:

@@ -36,21 +36,33 @@ async def outcome_of(agent: Agent, task: Task, model: BoundModel, tools: Tools) 
     return response.model_copy(update={"usage": usage})
 
 
-def check_answered(model: BoundModel, unanswered: int) -> None:
+def check_answered(model: BoundModel) -> None:
     """Nothing is known of how well a model does whose last calls, made by a harness with a client of its own, got no
     answer. The harness may give up without a word of that, so what it leaves is not to be scored.
 
-    Args:
-        unanswered: calls from the sandbox that did not get through to the model's side, or back.
-
     Raises:
-        ModelFailure: that is so; of the kind of the model's own failure where its side knows one.
+        ModelFailure: that is so, by the model's side; of the kind of its own failure where it knows one.
     """
     failure = model.account.unanswered
     if failure is not None:
         detail = f"the last model call of the harness got no answer: {failure.detail}"
         raise ModelFailure(failure.rollout_kind, detail, retry_after=failure.retry_after)
+
+
+def check_let_through(unanswered: int) -> None:
+    """The same of calls from a sandbox that did not get through to the model's side, or back.
+
+    Raises:
+        ModelFailure: that is so.
+    """
     if unanswered:
         calls = "model call" if unanswered == 1 else f"{unanswered} model calls"
         detail = f"the last {calls} of the harness in the sandbox got no answer"
         raise ModelFailure(ErrorKind.MODEL_UNAVAILABLE, detail)
+
+
+def given_up(model: BoundModel) -> str | None:
+    """Why what a harness leaves tells little of its model, though it is scored: it did not wait for an answer. Were it
+    not scored, whoever runs in there could withhold its score by asking once more and leaving."""
+    waited = model.account.waited
+    return None if waited is None else f"the last model call of the harness was given up after {waited:.1f} s"

@@ -186,8 +186,7 @@ class Ways:
         try:
             await self._forwarded(request, client, server, target, headers)
         except (Refused, OSError, h11.RemoteProtocolError):
-            # else the client left with a part of the answer, which may be all that it wanted
-            if not client.writer.is_closing() or client.connection.our_state is h11.SEND_RESPONSE:
+            if not client.writer.is_closing():  # else it is the client that left
                 self._ledger.model_call(answered=False)
             raise
         self._ledger.model_call(answered=True)

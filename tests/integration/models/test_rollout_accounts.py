@@ -16,7 +16,7 @@ from gymbox.agents import Agent, AgentModel, Tools
 from gymbox.environment import Environment
 from gymbox.errors import ErrorKind, ModelFailure
 from gymbox.http import HttpClient
-from gymbox.models import Call, Model
+from gymbox.models import Call, Model, accounts
 from gymbox.models.chat import ChatModel
 from gymbox.rollout import RolloutResult, run_rollout
 from gymbox_sandbox.responses import Message, Response, ResponsesParams, Usage
@@ -138,13 +138,7 @@ async def leaves_it_under_way(gpt: Gpt, model: AgentModel) -> None:
     asking.add_done_callback(lambda _: None)
 
 
-async def is_tired_of_a_stream(gpt: Gpt, model: AgentModel) -> None:
-    async with await gpt.chat.completions.create(model=model.name, messages=HELLO, stream=True) as stream:
-        await anext(aiter(stream))
-        await asyncio.sleep(1.2)
-
-
-async def has_heard_enough_of_a_stream(gpt: Gpt, model: AgentModel) -> None:
+async def hangs_up_on_a_stream(gpt: Gpt, model: AgentModel) -> None:
     async with await gpt.chat.completions.create(model=model.name, messages=HELLO, stream=True) as stream:
         await anext(aiter(stream))
 
@@ -165,36 +159,55 @@ async def stalls(request: web.Request) -> web.StreamResponse:
 
 @pytest.mark.parametrize("network", ["models", "none"])
 @pytest.mark.parametrize(
-    ("act", "back_end", "kind"),
+    ("act", "back_end", "prompt", "patience", "kind"),
     [
-        (*refused(503), ErrorKind.MODEL_UNAVAILABLE),
-        (*refused(404), ErrorKind.MODEL_REFUSED_REQUEST),  # and there never was another answer
-        (gives_up, hangs, ErrorKind.MODEL_TIMED_OUT),
-        (leaves_it_under_way, hangs, ErrorKind.MODEL_TIMED_OUT),
-        (is_tired_of_a_stream, stalls, ErrorKind.MODEL_TIMED_OUT),
-        (has_heard_enough_of_a_stream, stalls, None),
+        (*refused(503), 0, 60, ErrorKind.MODEL_UNAVAILABLE),
+        (*refused(404), 0, 60, ErrorKind.MODEL_REFUSED_REQUEST),  # and there never was another answer
+        (gives_up, hangs, 0, 0.1, ErrorKind.MODEL_TIMED_OUT),
+        (gives_up, hangs, 0, 60, None),
+        (leaves_it_under_way, hangs, 0, 0.1, ErrorKind.MODEL_TIMED_OUT),
+        (leaves_it_under_way, hangs, 0, 60, None),
+        (hangs_up_on_a_stream, stalls, 0, 0, ErrorKind.MODEL_TIMED_OUT),
     ],
 )
-async def test_a_harness_that_gives_up_in_silence_for_want_of_an_answer_has_no_reward(
+async def test_a_harness_that_gives_up_in_silence_for_want_of_an_answer_has_no_reward_if_it_had_patience(
     network: str,
     act: Any,
     back_end: Any,
+    prompt: float,
+    patience: float,
     kind: ErrorKind | None,
     environment: Callable[..., Environment],
     stub: Any,
     http: HttpClient,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def within(*rows: Any) -> Environment:
         made = environment(*rows)
         return Environment(made.folder, made.manifest.model_copy(update={"network": network}))
 
+    monkeypatch.setattr(accounts, "PROMPTLY", prompt)
+    monkeypatch.setattr(accounts, "PATIENCE", patience)
     stub.plays(back_end)
     model = ChatModel(name="m", base_url=stub.url, pause=0.001)
     result = await done_by(Foreign.that(act), model, within, http)
-    if kind is None:
+    if kind is None:  # else it could withhold a bad score by asking once more
         assert result.error is None and result.reward is not None
+        assert result.mask_reason is not None and "given up after" in result.mask_reason
     else:
-        assert result.reward is None and result.error is not None and result.error.kind == kind
+        assert result.reward is None and result.error is not None
+        assert (result.error.kind, result.error.stage) == (kind, "agent")
+
+
+async def test_who_hangs_up_on_a_stream_that_just_said_something_has_heard_enough(
+    environment: Callable[..., Environment], stub: Any, http: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accounts, "PROMPTLY", 60)
+    monkeypatch.setattr(accounts, "PATIENCE", 0)
+    stub.plays(stalls)
+    model = ChatModel(name="m", base_url=stub.url, pause=0.001)
+    result = await done_by(Foreign.that(hangs_up_on_a_stream), model, environment, http)
+    assert (result.error, result.mask_reason) == (None, None) and result.reward is not None
 
 
 async def tries_again(gpt: Gpt, model: AgentModel) -> None:
@@ -230,7 +243,7 @@ async def test_who_goes_on_after_a_call_without_an_answer_is_scored(
     stub.plays(*answers)
     model = ChatModel(name="m", base_url=stub.url, pause=0.001)
     result = await done_by(Foreign.that(act), model, environment, http)
-    assert result.error is None and result.reward is not None
+    assert (result.error, result.mask_reason) == (None, None) and result.reward is not None
 
 
 @pytest.mark.parametrize(

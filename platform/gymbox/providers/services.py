@@ -114,17 +114,15 @@ class Services:
                 return
 
     async def _succeeds(self, id: str, check: HealthCheck) -> bool:
-        api = self._engine.api
-        made = await self._engine.call(
-            f"check {id}", partial(api.exec_create, id, check.test, stdout=False, stderr=False)
-        )
+        api, about = self._engine.api, f"check service {service_of(id)}"
+        made = await self._engine.call(about, partial(api.exec_create, id, check.test, stdout=False, stderr=False))
         # detached, so that one that hangs holds no thread
-        await self._engine.call(f"check {id}", partial(api.exec_start, made["Id"], detach=True))
+        await self._engine.call(about, partial(api.exec_start, made["Id"], detach=True))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(check.timeout):
                 while True:
                     await asyncio.sleep(LOOK_EVERY)
-                    found = await self._engine.call(f"check {id}", partial(api.exec_inspect, made["Id"]))
+                    found = await self._engine.call(about, partial(api.exec_inspect, made["Id"]))
                     if not found["Running"]:
                         return bool(found["ExitCode"] == 0)
         return False

@@ -348,7 +348,7 @@ async def test_a_second_start_removes_what_a_killed_run_left(state_folder, token
         os.utime(leftover / "swept", (long_ago, long_ago))
     async with EmbeddedController(ProcessProvider(), catalog, state_folder, token, http):
         assert not leftover.exists()
-        assert os.listdir(state_folder)[0].startswith("run-")
+        assert any(name.startswith("run-") for name in os.listdir(state_folder))  # this one's own
 
 
 async def test_to_leave_an_embedded_sandbox_never_raises(controller, counter, monkeypatch, caplog):

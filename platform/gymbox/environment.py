@@ -25,11 +25,12 @@ IMAGE_PATTERN = (
     r"^(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]{1,5})?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?$"
 )
+"""What an image is named by: `[registry[:port]/]name[:tag][@sha256:…]`."""
 SHAPES = REQUEST_SHAPES | {
     IMAGE_PATTERN: "the name of an image: [HOST/]NAME[:TAG][@sha256:DIGEST], such as debian:trixie-slim, with small "
     "letters in NAME"
 }
-"""What an image is named by: `[registry[:port]/]name[:tag][@sha256:…]`."""
+"""What patterns mean, in words."""
 SERVICES = "services"
 """Folder below which services are built; it is no part of the sandbox's own image."""
 NOT_IN_IMAGE = frozenset({"data", "tests", "README.md", "generate.py", "__pycache__", ".pytest_cache"})

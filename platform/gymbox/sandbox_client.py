@@ -156,8 +156,7 @@ class SandboxClient:
                 await self._kept(keep)
             return await self._verify(task, response, self.id)
         with TemporaryFile() as file:
-            # whatever the agent left running could hinder that, and so avoid its score
-            await self._calls.send("POST", "/finish", timeout=self._manifest.timeouts.verify + GRACE, repeatable=True)
+            await self._end_agent()
             await self.save_artifacts(file)
             if keep is not None:
                 await keep(file)
@@ -166,6 +165,14 @@ class SandboxClient:
                 await clean.reset(self._public)
                 await clean.put(".", file, tree=True)
                 return await clean._verify(task, response, self.id)  # the same rollout still
+
+    async def _end_agent(self) -> None:
+        """End what the agent left running, which could hinder that its artifacts are read, and so avoid its score."""
+        timeout = self._manifest.timeouts.verify + GRACE
+        try:
+            await self._calls.send("POST", "/verify/prepare", timeout=timeout, repeatable=True)
+        except NotFound:
+            log.warning("sandbox %s has an older server: what its agent left running goes on for now", self.id)
 
     async def save_artifacts(self, file: IO[bytes]) -> None:
         """Write a tar of what the manifest's `artifacts` match in the workspace into `file`. What is missing or

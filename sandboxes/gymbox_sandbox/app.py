@@ -98,7 +98,7 @@ def build(
         body = await read_as(ResetRequest, request)
         return _answer(await sessions.open(_session(request)).reset(body.task))
 
-    async def finish(request: Request) -> Response:
+    async def prepare(request: Request) -> Response:
         await sessions[_session(request)].finish()
         return Response(status_code=204)
 
@@ -156,7 +156,7 @@ def build(
             Route("/tools/{name}", call_tool, methods=["POST"]),
             Route("/reset", reset, methods=["POST"]),
             Route("/seed_session", reset, methods=["POST"]),
-            Route("/finish", finish, methods=["POST"]),
+            Route("/verify/prepare", prepare, methods=["POST"]),
             Route("/verify", verify, methods=["POST"]),
             Route("/verify/answers", answers, methods=["POST"]),
             Route("/snapshot/save", save, methods=["POST"]),

@@ -21,11 +21,20 @@ def _spare(name: str) -> ModuleType | None:
         return None
     loader, package = spec.loader, importlib.util.module_from_spec(spec)
 
+    running = False
+
     def whole(attribute: str) -> Any:
-        if package.__dict__.pop("__getattr__", None) is not None:
-            loader.exec_module(package)
-            return getattr(package, attribute)
-        raise AttributeError(f"module {name!r} has no attribute {attribute!r}")
+        nonlocal running
+        if "__getattr__" in package.__dict__ and not running:
+            running = True  # its own modules look at the package, too
+            try:
+                loader.exec_module(package)
+                del package.__dict__["__getattr__"]
+            finally:
+                running = False
+        if attribute not in package.__dict__:
+            raise AttributeError(f"module {name!r} has no attribute {attribute!r}")
+        return package.__dict__[attribute]
 
     package.__dict__["__getattr__"] = whole
     sys.modules[name] = package

@@ -8,7 +8,7 @@ token: `tools` may call what stands under *tools*; `control` may call everything
     POST   /tools/{name}            JSON object of arguments -> ToolResult      (tools)
     *      /<the author's own routes>                               (tools)
     POST   /reset                   ResetRequest -> ResetAnswer     (control; `/seed_session` is an alias)
-    POST   /finish                  closes the tools and ends what the agent has running        (control)
+    POST   /verify/prepare          closes the tools and ends what the agent has running        (control)
     POST   /verify                  VerifyRequest -> Verdict        (control)
     POST   /verify/answers          {"answers": [{number, text, value, tokens}, …]} -> as /verify  (control)
     POST   /snapshot/save           SaveRequest -> Saved            (control; for the controller)

@@ -48,15 +48,15 @@ class SessionEnds:
         if self._is_closed:
             return False
         under_way = container in self._waiting
-        ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(container, {})[sandbox] = ended
+        waiting = self._waiting.setdefault(container, {})
+        ended = waiting.setdefault(sandbox, asyncio.get_running_loop().create_future())
         if not under_way:
             self._spawn(self._end_all(container))
         return await ended
 
     async def _end_all(self, container: Container) -> None:
         try:
-            while waiting := self._waiting[container]:
+            while not self._is_closed and (waiting := self._waiting[container]):
                 self._asked[container], self._waiting[container] = waiting, {}
                 try:
                     ended = await self._ended(container, list(waiting))
@@ -83,7 +83,8 @@ class SessionEnds:
             )
             answer.raise_for_status()
         except Problem as error:
-            log.warning("sessions %s did not end on %s: %s", ", ".join(sessions), container.id, error)
+            told = ", ".join([*sessions[:5], *(["…"] if len(sessions) > 5 else [])])
+            log.warning("%d sessions (%s) did not end on %s: %s", len(sessions), told, container.id, error)
             if isinstance(error, TimedOut):
                 raise
             return False

@@ -179,7 +179,8 @@ class Snapshots:
                 Record(
                     id=id,
                     environment=container.environment.name,
-                    digest=container.labels[DIGEST_LABEL],  # of when it was made; its folder may have changed
+                    # of when it was made; its folder may have changed since
+                    digest=container.labels.get(DIGEST_LABEL, container.environment.digest),
                     provider=provider,
                     image=container.started.image,
                     sandbox=sandbox,

@@ -108,8 +108,9 @@ def _host_config(spec: StartSpec, network: str) -> dict[str, Any]:
         "Binds": [f"{spec.directory}:{DIRECTORY}:rw", *_resolver(spec)],
         "Tmpfs": tmpfs,
         "NetworkMode": network,
-        # a resolver that answers nobody: the engine would pass questions on to the host's (CVE-2024-29018)
-        "Dns": ["127.0.0.1"] if network != "none" else [],
+        # where nothing answers, the sandbox's relay neither: the engine would pass questions on to the host's resolver
+        # (CVE-2024-29018)
+        "Dns": ["127.0.0.2"] if network != "none" else [],
         # shared memory goes with the last process that holds it, so what the agent leaves cannot starve verify
         "Sysctls": {"kernel.shm_rmid_forced": "1"},
         **({} if spec.disk is None else {"Mounts": [_volume(spec.disk)]}),

@@ -15,9 +15,7 @@ from gymbox_sandbox.lifecycle import ID_PATTERN
 
 from gymbox.errors import Invalid, NotFound
 
-CONTROL = frozenset(
-    {"archive", "exec", "files", "finish", "reset", "seed_session", "session", "sessions", "snapshot", "verify"}
-)
+CONTROL = frozenset({"archive", "exec", "files", "reset", "seed_session", "sessions", "snapshot", "verify"})
 """First segments that only the control token may call; see `gymbox_sandbox.wire`."""
 _TARGET = re.compile(r"(/[A-Za-z0-9\-._~!$&'()*+,;=:@%/]*)(\?[!-\"$-~]*)?")
 _SAFE = "-._~!$&'()*+,;=:@/"

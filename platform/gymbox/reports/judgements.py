@@ -80,14 +80,17 @@ class JudgeCalls:
 
     def _note(self, path: Path) -> None:
         offset = 0
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.endswith(b"\n"):
-                    break  # whoever wrote it was killed in the middle
-                begun = _ROLLOUT.match(line)
-                attempt = begun[1].decode() if begun else call_in(line, f"{path}:{number}").rollout
-                self._places.setdefault(attempt, []).append((path, number, offset))
-                offset += len(line)
+        try:
+            with path.open("rb") as lines:
+                for number, line in enumerate(lines, 1):
+                    if not line.endswith(b"\n"):
+                        break  # whoever wrote it was killed in the middle
+                    begun = _ROLLOUT.match(line)
+                    attempt = begun[1].decode() if begun else call_in(line, f"{path}:{number}").rollout
+                    self._places.setdefault(attempt, []).append((path, number, offset))
+                    offset += len(line)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read {path}: {error}") from error
 
 
 def judgements(calls: Sequence[tuple[RecordedCall, str, int]], room: Room) -> list[Judgement]:

@@ -120,7 +120,7 @@ class Host:
             ConfigError: it has one already, or there cannot be as many.
         """
         pools, name = self._pools(), environment.name
-        if any(view.environment == name and view.most for view in pools.views()):
+        if any(view.environment == name for view in pools.views()):
             raise ConfigError(f"environment {name!r} has a pool already: use that one for both")
         self._catalog.known[name] = environment
         try:

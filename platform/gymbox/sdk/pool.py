@@ -20,7 +20,7 @@ from gymbox_sandbox.lifecycle import PoolSettings
 from pydantic import ValidationError
 
 from gymbox.environment import Environment, explain
-from gymbox.errors import ConfigError, Unavailable
+from gymbox.errors import ConfigError, TimedOut, Unavailable
 from gymbox.runs.places import Places
 from gymbox.sdk.host import Host, ProviderChoice, shared_host
 from gymbox.sdk.plain_environment import PlainEnvironment
@@ -28,6 +28,7 @@ from gymbox.sdk.plain_environment import PlainEnvironment
 if TYPE_CHECKING:
     from gymbox.sdk.sandbox import Sandbox
 
+NOT_OPEN = "this pool is not open: use it inside `async with Sandbox.pool(…) as pool:`"
 LOOK = 0.05
 """Seconds between two looks at whether a pool is filled."""
 
@@ -92,25 +93,36 @@ class SandboxPool:
         """A new one, to be opened by `async with`: at once where one waits, else as soon as one has started."""
         return self._make()
 
-    async def filled(self) -> None:
+    async def filled(self, timeout: float | None = 600) -> None:
         """Return once `size` of them wait.
 
+        Args:
+            timeout: seconds from when their image is there; None: any number.
+
         Raises:
+            TimedOut: they do not by then, as where others have the places.
             ImageNotPulled, RegistryAway, ImageBuildFailed: there is no such image, or no sandbox can have it.
             Unavailable: they do not start; the last one's reason.
             RuntimeError: the pool is not open.
         """
         if self._host is not None:
             await self._host.prepare(self._environment)
-        while True:
-            if self._host is None:
-                raise RuntimeError("this pool is not open: use it inside `async with Sandbox.pool(…) as pool:`")
-            view = self._host.pool(self._environment)
-            if view.ready >= self._settings.target:
-                return
-            if view.error:
-                raise Unavailable(f"the pool of {self._environment.name} cannot be filled: {view.error}")
-            await asyncio.sleep(LOOK)
+        ready = 0
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    if self._host is None:
+                        raise RuntimeError(NOT_OPEN)
+                    view = self._host.pool(self._environment)
+                    ready = view.ready
+                    if ready >= self._settings.target:
+                        return
+                    if view.error:
+                        raise Unavailable(f"the pool of {self._environment.name} cannot be filled: {view.error}")
+                    await asyncio.sleep(LOOK)
+        except TimeoutError as error:
+            detail = f"{ready} of {self._settings.target} sandboxes of the pool wait after {timeout:g} s"
+            raise TimedOut(f"{detail}: there may be no places left, which other sandboxes have") from error
 
 
 def of_its_own_kind(environment: PlainEnvironment) -> PlainEnvironment:

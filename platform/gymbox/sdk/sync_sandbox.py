@@ -186,9 +186,9 @@ class SyncSandboxPool:
         """See `SandboxPool.sandbox`; to be opened by `with`."""
         return SyncSandbox._of(self._pool.sandbox())
 
-    def filled(self) -> None:
+    def filled(self, timeout: float | None = 600) -> None:
         """See `SandboxPool.filled`."""
-        self._call(self._pool.filled())
+        self._call(self._pool.filled(timeout))
 
 
 class SyncExecution:

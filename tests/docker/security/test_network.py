@@ -95,7 +95,7 @@ async def test_n05_two_sandboxes_with_networks_do_not_reach_each_other(
 async def test_n08_names_are_asked_of_nobody(sandboxes: Any, environment: Any, engine: Any, run_in: Any) -> None:
     """No control: it would take another resolver for this host."""
     started = await sandboxes.start(environment(network="internal"))
-    assert engine.containers.get(started.id).attrs["HostConfig"]["Dns"] == ["127.0.0.1"]
+    assert engine.containers.get(started.id).attrs["HostConfig"]["Dns"] == ["127.0.0.2"]
     lookup = "import socket\nprint('OPEN', socket.gethostbyname('example.com'))"
     assert "OPEN" not in (await run_in(started, ["python3", "-c", lookup], timeout=60))["stdout"]
 

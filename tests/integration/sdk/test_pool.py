@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from gymbox import Sandbox, SyncSandbox
 from gymbox.client import ControllerClient
-from gymbox.errors import ConfigError, Unavailable
+from gymbox.errors import ConfigError, TimedOut, Unavailable
 from gymbox.http import HttpClient
 from gymbox.runs.places import Places
 from gymbox_sandbox.lifecycle import SandboxView
@@ -88,6 +88,18 @@ def test_a_pool_that_cannot_be_is_refused_before_anything_starts(places: Places,
 async def test_more_than_there_may_be_sandboxes_cannot_wait(places: Places) -> None:
     with pytest.raises(ConfigError, match="max_sandboxes"):
         await Sandbox.pool(provider="process", places=places, size=4000).__aenter__()
+
+
+async def test_a_pool_that_others_leave_no_place_for_is_not_waited_for_for_ever(places: Places, monkeypatch) -> None:
+    async with (
+        Sandbox.host("process", places=places) as host,
+        Sandbox.pool(provider="process", places=places, size=1, pids=50, ceiling=1) as pool,
+    ):
+        await pool.filled()
+        monkeypatch.setattr(host._pools(), "_most", 1)
+        async with Sandbox.pool(provider="process", places=places, size=1, pids=60) as second:
+            with pytest.raises(TimedOut, match=r"0 of 1 sandboxes of the pool wait after 0.3 s"):
+                await second.filled(0.3)
 
 
 async def test_why_a_pool_cannot_be_filled_is_told(places: Places, tmp_path) -> None:

@@ -171,7 +171,7 @@ def test_a_manifest_cannot_ask_for_what_is_not_on_the_list(wish: str, tmp_path: 
 def test_an_internal_network_is_the_sandboxs_own_and_the_host_has_no_address_in_it() -> None:
     internal = spec(network="internal")
     assert host(network="internal")["NetworkMode"] == "gymbox-box-1"
-    assert host(network="internal")["Dns"] == ["127.0.0.1"]
+    assert host(network="internal")["Dns"] == ["127.0.0.2"]
     network = network_config(internal, "controller-1")
     assert network["internal"] is True
     assert network["options"]["com.docker.network.bridge.inhibit_ipv4"] == "true"

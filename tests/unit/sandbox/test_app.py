@@ -446,10 +446,10 @@ def test_one_session_too_many_is_turned_away_until_another_ends() -> None:
 
 
 def test_once_finished_no_tool_runs_nor_anything_of_the_agents_and_it_can_still_be_scored(sandbox: Sandbox) -> None:
-    assert sandbox.post("/finish").status_code == 409  # there was no reset
+    assert sandbox.post("/verify/prepare").status_code == 409  # there was no reset
     sandbox.reset(initial_count=1)
     for times in (1, 2):
-        assert sandbox.post("/finish").status_code == 204
+        assert sandbox.post("/verify/prepare").status_code == 204
         assert sandbox.agent.killed == times
     assert sandbox.post("/tools/increment").status_code == 409
     assert sandbox.verify(expected=1).json()["reward"] == 1.0

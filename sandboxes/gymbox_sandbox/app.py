@@ -135,7 +135,7 @@ def build(
         own = request.headers.get(SESSION_HEADER)
         for name in (await read_as(SessionsEnd, request)).sessions:
             if own in (None, name):
-                sessions.close(name)
+                sessions.close(name, by_itself=own is not None)
         return Response(status_code=204)
 
     handlers: dict[Any, Any] = {Problem: _problem, HTTPException: _http_exception, Exception: _bug}

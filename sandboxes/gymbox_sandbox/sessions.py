@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+LATE = 300.0
+"""Seconds for which a request of a session that has ended may still be on its way."""
+
+
 class AgentCommands(Runs, Protocol):
     """What a session needs of the agent's commands."""
 
@@ -45,6 +49,8 @@ class Sessions:
         self._commands = commands
         self._sessions: dict[str, Session] = {}
         self._closed = Forgotten()
+        self._ended: dict[str, float] = {}
+        """When those were closed whose names may be used again."""
 
     def names(self) -> list[str]:
         """Of the sessions alive, sorted."""
@@ -68,7 +74,7 @@ class Sessions:
             AtCapacity: the sandbox has as many as it may have.
         """
         if name not in self._sessions:
-            if name in self._closed:
+            if name in self._closed or time.monotonic() - self._ended.get(name, -LATE) < LATE:
                 raise Gone("this session has ended")
             if len(self._sessions) >= self._options.max_sessions:
                 raise AtCapacity(f"this sandbox serves at most {self._options.max_sessions} session(s)", retry_after=1)
@@ -88,9 +94,21 @@ class Sessions:
         """The session `name`, if there is one."""
         return self._sessions.get(name)
 
-    def close(self, name: str) -> None:
-        """Forget the session and its instance, and that there can be one; what is no session is fine."""
-        self._closed.add(name)
+    def close(self, name: str, *, by_itself: bool = False) -> None:
+        """Forget the session and its instance; what is no session is fine. A reset that is on its way does not bring
+        it back.
+
+        Args:
+            by_itself: who may call for it alone asked for that, so that there is never another of its name; else, by
+                then, a new sandbox may have it.
+        """
+        now = time.monotonic()
+        if by_itself:
+            self._closed.add(name)
+        self._ended.pop(name, None)
+        self._ended[name] = now  # the last of them: so the first are the oldest
+        while now - self._ended[oldest := next(iter(self._ended))] >= LATE:
+            del self._ended[oldest]
         session = self._sessions.pop(name, None)
         if session is not None:
             session.stop_tools()

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from gymbox_sandbox import ResourcesServer, Response, Task, ToolError, Verdict, tool
+from gymbox_sandbox import ResourcesServer, Response, Task, ToolError, Verdict, sessions, tool
 from gymbox_sandbox.app import build
 from gymbox_sandbox.options import Options
 from gymbox_sandbox.problems import Invalid, Unavailable
@@ -455,13 +455,21 @@ def test_once_finished_no_tool_runs_nor_anything_of_the_agents_and_it_can_still_
     assert sandbox.verify(expected=1).json()["reward"] == 1.0
 
 
-def test_a_session_that_has_ended_is_not_brought_back_by_a_reset_that_comes_too_late() -> None:
+def test_a_session_that_has_ended_is_not_brought_back_by_a_reset_that_comes_too_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with serving(max_sessions=2) as sandbox:
         sandbox.reset("a")
         sandbox.client.request("DELETE", "/sessions", json={"sessions": ["a", "never-reset"]})
         for name in ("a", "never-reset"):
             assert sandbox.reset(name).status_code == 410
         assert sandbox.client.get("/sessions").json()["sessions"] == []
+        sandbox.reset("b")
+        own = {SESSION_HEADER: "b"}
+        sandbox.client.request("DELETE", "/sessions", json={"sessions": ["b"]}, headers=own)
+        monkeypatch.setattr(sessions, "LATE", 0)
+        assert sandbox.reset("a").status_code == 200  # a new sandbox of that name
+        assert sandbox.reset("b").status_code == 410  # nobody gives itself a second task
 
 
 def test_a_body_that_would_fill_the_memory_is_not_read(sandbox: Sandbox) -> None:

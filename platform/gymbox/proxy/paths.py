@@ -15,8 +15,9 @@ from gymbox_sandbox.lifecycle import ID_PATTERN
 
 from gymbox.errors import Invalid, NotFound
 
-CONTROL = frozenset({"archive", "exec", "files", "reset", "seed_session", "sessions", "snapshot", "verify"})
-"""First segments that only the control token may call; see `gymbox_sandbox.wire`."""
+CONTROL = frozenset({"archive", "exec", "files", "reset", "seed_session", "session", "sessions", "snapshot", "verify"})
+"""First segments that only the control token may call; see `gymbox_sandbox.wire`. `session` is one of earlier servers,
+which may have been adopted."""
 _TARGET = re.compile(r"(/[A-Za-z0-9\-._~!$&'()*+,;=:@%/]*)(\?[!-\"$-~]*)?")
 _SAFE = "-._~!$&'()*+,;=:@/"
 _PLAIN = re.compile(rf"[A-Za-z0-9{re.escape(_SAFE)}]*")

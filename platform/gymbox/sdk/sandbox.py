@@ -99,8 +99,8 @@ class Sandbox:
             self.env = self._request(command="true", env=env).env
         except Invalid as error:
             raise ConfigError(f"the defaults of commands are wrong: {error.detail}") from error
-        check_provider(provider)
         if controller is not None:
+            check_provider(provider)
             address(controller, "controller")
             self._name = _known_to_controller(image, environment, network, limits)
             return

@@ -199,6 +199,8 @@ async def test_each_token_opens_what_it_is_for(world: Any, token: str, tools: in
             ("PUT", "archive?path=x", control),
             ("GET", "sessions", control),
             ("DELETE", "session", control),
+            ("DELETE", "sessions", control),
+            ("POST", "verify/prepare", control),
         ]:
             async with w.call(method, f"/sandboxes/a/{path}", token) as answer:
                 assert answer.status == expected, path

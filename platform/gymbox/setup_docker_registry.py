@@ -41,7 +41,9 @@ def ensure_docker_registry(*, say: Say = to_stderr) -> Setup:
                 apt("update")
                 apt("download", NAME, cwd=folder)
             [package] = Path(folder).glob("*.deb")
-            run(f"unpack {NAME}", ["dpkg-deb", "--extract", str(package), str(FOLDER.expanduser())])
+            into = FOLDER.expanduser()
+            into.mkdir(parents=True, exist_ok=True)  # dpkg-deb makes the last folder only
+            run(f"unpack {NAME}", ["dpkg-deb", "--extract", str(package), str(into)])
     except (SetupFailed, OSError, ValueError) as error:
         return Setup(False, str(error), WAYS_ON)
     if (found := docker_registry()) is not None:

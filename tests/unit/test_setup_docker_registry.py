@@ -14,7 +14,7 @@ def program(folder: Path, name: str, text: str) -> None:
 
 @pytest.fixture(autouse=True)
 def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setup_docker_registry, "FOLDER", tmp_path / "cache")
+    monkeypatch.setattr(setup_docker_registry, "FOLDER", tmp_path / "no/such/cache")
 
 
 def test_nothing_is_done_where_it_works(
@@ -55,9 +55,16 @@ def test_a_package_is_unpacked_where_nothing_starts_it(
     monkeypatch.setattr("os.geteuid", lambda: 0)
     program(tmp_path, "apt-get", "exit 1")
     program(tmp_path, "env", ": > docker-registry_1.deb")
-    unpacked = f'mkdir -p "$3/usr/bin"; printf "#!/bin/sh\\nexit {int(not works)}\\n" > "$3/usr/bin/docker-registry"'
-    program(tmp_path, "dpkg-deb", f'{unpacked}; chmod 755 "$3/usr/bin/docker-registry"')
+    # as the real one: the last folder is made, none above it
+    unpack = [
+        "set -e",
+        '[ -d "$3" ] || mkdir "$3"',
+        'mkdir -p "$3/usr/bin"',
+        f'printf "#!/bin/sh\\nexit {int(not works)}\\n" > "$3/usr/bin/docker-registry"',
+        'chmod 755 "$3/usr/bin/docker-registry"',
+    ]
+    program(tmp_path, "dpkg-deb", "\n".join(unpack))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     setup = ensure_docker_registry(say=lambda line: None)
     assert setup.ready is works, setup.detail
-    assert docker_registry() == (str(tmp_path / "cache/usr/bin/docker-registry") if works else None)
+    assert docker_registry() == (str(tmp_path / "no/such/cache/usr/bin/docker-registry") if works else None)

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import aiohttp
+import uvloop
 from aiohttp import web
 from gymbox.proxy import Proxy, ProxySettings
 from gymbox.serving import raise_file_limit
@@ -78,7 +79,7 @@ def serve_proxy(folder: str, ready: Connection) -> None:
             ready.send(proxy.url)
             await asyncio.Event().wait()
 
-    asyncio.run(main())
+    asyncio.run(main(), loop_factory=uvloop.new_event_loop)
 
 
 def started(target: Callable[[str, Connection], None], folder: str) -> tuple[multiprocessing.Process, str]:

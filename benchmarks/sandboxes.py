@@ -36,6 +36,7 @@ import idle_sandboxes
 import live_sandboxes
 import pools
 import sandbox_peers
+import uvloop
 from gymbox.agents.tool_loop import ToolLoop
 from gymbox.client import ControllerClient
 from gymbox.controller.settings import ControllerSettings
@@ -241,7 +242,8 @@ async def measure(folder: Path) -> tuple[list[Figure], list[str]]:
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gymbox-bench-") as name:
         Path(name).chmod(0o755)
-        figures, notes = asyncio.run(measure(Path(name)))
+        # on the loop that `gymbox run` and every `gymbox serve` have
+        figures, notes = asyncio.run(measure(Path(name)), loop_factory=uvloop.new_event_loop)
     with tempfile.TemporaryDirectory(prefix="gbx") as name:
         Path(name).chmod(0o711)
         of_pools, told = asyncio.run(pools.measure("docker", Path(name)))

@@ -67,7 +67,8 @@ READY_SOCKET = "ready.sock"
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # built when first used: a server of most sandboxes never needs most of them, and begins to answer sooner
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Health(Strict):

@@ -131,11 +131,13 @@ def compare(
         help="The first is what the others are compared with; of one alone, its agents. DIR:AGENT is one of them.",
     ),
     missing: str = Missing_,
-    success: float = Success,
     level: float = Level,
     alpha: float = Alpha,
     common: bool = Common,
-    fail_if_worse: bool = typer.Option(False, "--fail-if-worse", help="Exit code 1 where a run is shown to be worse."),
+    by: str = By,
+    fail_if_worse: bool = typer.Option(
+        False, "--fail-if-worse", help="Exit code 1 where a run is shown to be worse, with --by also in a subset."
+    ),
     rename: list[str] = Rename,
     as_json: bool = AsJson,
 ) -> None:
@@ -143,6 +145,7 @@ def compare(
 
     \b
     gymbox eval compare runs/before runs/after --fail-if-worse
+    gymbox eval compare runs/before runs/after --by verifier_metadata.city
     gymbox eval compare runs/of_several_agents
 
     Exit code 0: compared. 1: with --fail-if-worse, a run is worse than the first. 2: they cannot be compared.
@@ -153,9 +156,9 @@ def compare(
         [reader_of(run, rename) for run in runs],
         missing=policy(missing),
         common=common,
-        success=success,
         level=level,
         alpha=alpha,
+        by=by or None,
     )
     if as_json:
         print_json(found.model_dump(mode="json"))

@@ -92,6 +92,8 @@ def print_comparison(found: Comparison) -> None:
     say(f"compared with {first}; rollouts without a reward: {found.missing_policy}")
     for each in found.differences:
         _print_difference(each, found)
+    for environment in dict.fromkeys(each.environment for each in found.subsets):
+        _print_subsets(environment, found)
     table(
         ["run", "rollouts", "missing", "cost", "seconds each", "output tokens each"],
         [
@@ -121,6 +123,25 @@ def _print_difference(each: Difference, found: Comparison) -> None:
             say(f"  {title:<8}{printable(task.task, 60)}: {_said(task.first)} -> {_said(task.second)}")
         if len(tasks) > SHOWN:
             say(f"  {title:<8}and {len(tasks) - SHOWN} more")
+
+
+def _print_subsets(environment: str, found: Comparison) -> None:
+    table(
+        [
+            *(f"{environment}, by {found.by}", "run", "verdict", "means", "difference", "interval"),
+            *("p", "adjusted", "tasks", "left out", "better", "worse"),
+        ],
+        [
+            [
+                *(each.subset, each.second, each.verdict.replace("_", " ")),
+                *(f"{_said(each.first_mean)} -> {_said(each.second_mean)}", each.difference, interval(each.interval)),
+                *(each.p, each.p_holm, each.paired, each.left_out + each.only_in_one),
+                *(len(each.better), len(each.worse)),
+            ]
+            for each in found.subsets
+            if each.environment == environment
+        ],
+    )
 
 
 def print_profile(found: Profile) -> None:

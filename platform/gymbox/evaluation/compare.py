@@ -15,7 +15,7 @@ from gymbox.errors import ConfigError
 from gymbox.evaluation import formulas
 from gymbox.evaluation.parts import NO_SUBSET, Part, pad, parts_of, planned_of
 from gymbox.evaluation.rollouts import RunReader
-from gymbox.evaluation.summary import LEVEL, SUCCESS
+from gymbox.evaluation.summary import LEVEL
 from gymbox.evaluation.tallies import Missing, Spread, Tally, together
 
 SHOWN = 3
@@ -35,9 +35,12 @@ class TaskDifference(_Frozen):
 
 
 class Difference(_Frozen):
-    """Of a run to the first one, on the tasks of one environment for which both have a reward."""
+    """Of a run to the first one, on the tasks of one environment, or of one subset of it, for which both have a
+    reward."""
 
     environment: str
+    subset: str | None = None
+    """Of the task in the first run; in the second, where the first has not the task. None: all of the environment."""
     first: str
     second: str
     paired: int
@@ -58,32 +61,10 @@ class Difference(_Frozen):
     """Exact McNemar where each task has one try in each run that fails or succeeds; else a permutation test."""
     p: float | None
     p_holm: float | None
-    """Adjusted for all comparisons made here (Holm)."""
+    """Adjusted (Holm) for all environments and runs that are compared; of a subset, for all subsets of all of them."""
     verdict: Literal["better", "worse", "no_difference_shown", "unknown"]
     better: list[TaskDifference]
     worse: list[TaskDifference]
-
-
-class SubsetDifference(_Frozen):
-    """Of a run to the first one, on the tasks of one subset of an environment for which both have a reward. Its
-    interval is of this subset alone: of many subsets, some differ by chance, and no test here answers for that."""
-
-    environment: str
-    subset: str
-    """Of the task in the first run."""
-    first: str
-    second: str
-    paired: int
-    first_mean: float | None
-    """Over tasks, of the mean of each."""
-    second_mean: float | None
-    difference: float | None
-    """The second's mean less the first's: above 0, the second is better."""
-    interval: tuple[float, float] | None
-    """Of the difference: a bootstrap over tasks."""
-    better: int
-    """Tasks."""
-    worse: int
 
 
 class RunTold(_Frozen):
@@ -103,19 +84,20 @@ class Comparison(_Frozen):
     """Of some runs to the first of them."""
 
     missing_policy: Missing
-    success: float
     level: float
     alpha: float
     """An adjusted p-value below it shows a difference."""
     runs: list[RunTold]
     differences: list[Difference]
-    subsets: list[SubsetDifference] = Field(default_factory=list)
-    """Where a field tells subsets apart."""
+    by: str | None = None
+    """The field that tells subsets apart."""
+    subsets: list[Difference] = Field(default_factory=list)
+    """Where a field tells them apart. What is said of whole environments does not depend on them."""
 
     @property
     def worse(self) -> list[Difference]:
-        """Those that show a run to be worse than the first."""
-        return [each for each in self.differences if each.verdict == "worse"]
+        """Those that show a run to be worse than the first, in an environment or a subset of one."""
+        return [each for each in (*self.differences, *self.subsets) if each.verdict == "worse"]
 
 
 def comparison(
@@ -123,7 +105,6 @@ def comparison(
     *,
     missing: Missing = "excluded",
     common: bool = False,
-    success: float = SUCCESS,
     level: float = LEVEL,
     alpha: float = 0.05,
     by: str | None = None,
@@ -141,7 +122,7 @@ def comparison(
             environment, or of different tasks (without `common`); or a line is damaged.
     """
     found: list[Difference] = []
-    subsets: list[SubsetDifference] = []
+    subsets: list[Difference] = []
     groups = _sides(readers, by)
     for first, *others in groups:
         for other in others:
@@ -149,20 +130,19 @@ def comparison(
                 mine, theirs = first.parts[environment].tallies, other.parts[environment].tallies
                 _check_tasks(first, other, environment, set(mine), set(theirs), common=common)
                 names = first.name, other.name
-                found.append(_difference(environment, names, mine, theirs, missing, success, level, seed))
-                if by:
-                    subsets += _subset_differences(environment, names, mine, theirs, missing, level, seed)
-    known = [each.p for each in found if each.p is not None]
-    adjusted = iter(formulas.holm(known))
-    differences = [each if each.p is None else _judged(each, next(adjusted), alpha) for each in found]
+                found.append(_difference(environment, None, names, mine, theirs, missing, level, seed))
+                subsets += [
+                    _difference(environment, subset, names, *each, missing, level, seed)
+                    for subset, each in (_subsets(mine, theirs) if by else ())
+                ]
     return Comparison(
         missing_policy=missing,
-        success=success,
         level=level,
         alpha=alpha,
         runs=[_told(side) for side in chain(*groups)],
-        differences=differences,
-        subsets=subsets,
+        differences=_judged(found, alpha),
+        by=by,
+        subsets=_judged(subsets, alpha),
     )
 
 
@@ -258,11 +238,11 @@ def _check_tasks(
 
 def _difference(
     environment: str,
+    subset: str | None,
     names: tuple[str, str],
     mine: dict[str, Tally],
     theirs: dict[str, Tally],
     missing: Missing,
-    success: float,
     level: float,
     seed: int,
 ) -> Difference:
@@ -284,6 +264,7 @@ def _difference(
     changed.sort(key=lambda each: (-abs(each.second - each.first), each.task))
     return Difference(
         environment=environment,
+        subset=subset,
         first=names[0],
         second=names[1],
         paired=len(pairs),
@@ -303,35 +284,17 @@ def _difference(
     )
 
 
-def _subset_differences(
-    environment: str,
-    names: tuple[str, str],
-    mine: dict[str, Tally],
-    theirs: dict[str, Tally],
-    missing: Missing,
-    level: float,
-    seed: int,
-) -> Iterator[SubsetDifference]:
-    subsets: dict[str, list[str]] = {}
-    for task in mine:
-        if task in theirs:
-            subsets.setdefault(mine[task].subset or NO_SUBSET, []).append(task)
-    for subset, tasks in sorted(subsets.items()):
-        means = _means(_pairs(tasks, mine, theirs, missing)).values()
-        gaps = [other - one for one, other in means]
-        yield SubsetDifference(
-            environment=environment,
-            subset=subset,
-            first=names[0],
-            second=names[1],
-            paired=len(gaps),
-            first_mean=formulas.mean([one for one, _ in means]),
-            second_mean=formulas.mean([other for _, other in means]),
-            difference=formulas.mean(gaps),
-            interval=formulas.bootstrap_interval([(gap, 1) for gap in gaps], level=level, seed=seed),
-            better=sum(gap > 0 for gap in gaps),
-            worse=sum(gap < 0 for gap in gaps),
-        )
+def _subsets(
+    mine: dict[str, Tally], theirs: dict[str, Tally]
+) -> Iterator[tuple[str, tuple[dict[str, Tally], dict[str, Tally]]]]:
+    """By name: the share of each of two runs in each subset of an environment."""
+    shares: dict[str, tuple[dict[str, Tally], dict[str, Tally]]] = {}
+    for task, tally in (theirs | mine).items():
+        share = shares.setdefault(tally.subset or NO_SUBSET, ({}, {}))
+        for whole, part in zip((mine, theirs), share, strict=True):
+            if task in whole:
+                part[task] = whole[task]
+    yield from sorted(shares.items())
 
 
 def _pairs(
@@ -346,7 +309,13 @@ def _means(pairs: dict[str, tuple[list[float], list[float]]]) -> dict[str, tuple
     return {task: (sum(one) / len(one), sum(other) / len(other)) for task, (one, other) in pairs.items()}
 
 
-def _judged(found: Difference, adjusted: float, alpha: float) -> Difference:
+def _judged(found: list[Difference], alpha: float) -> list[Difference]:
+    """The same with verdicts, each adjusted for all of them."""
+    adjusted = iter(formulas.holm([each.p for each in found if each.p is not None]))
+    return [each if each.p is None else _with_verdict(each, next(adjusted), alpha) for each in found]
+
+
+def _with_verdict(found: Difference, adjusted: float, alpha: float) -> Difference:
     verdict = "no_difference_shown"
     if adjusted < alpha and found.difference:
         verdict = "better" if found.difference > 0 else "worse"

@@ -58,10 +58,9 @@ def write_report(
         ConfigError: a line is damaged, the runs or agents cannot be compared, an environment's own metrics fail, or a
             file cannot be written.
     """
-    options = {"missing": missing, "success": success, "level": level}
     compared: Comparison | None = None
     if by_agent or len(readers) > 1:
-        compared = comparison(readers, common=common, alpha=alpha, by=by, **options)  # type: ignore[arg-type]
+        compared = comparison(readers, missing=missing, common=common, level=level, alpha=alpha, by=by)
     title = title or " · ".join(names_of(readers))
     sides = readers if compared is None else sides_of(readers)
     names = names_of(sides) if compared is None else [run.run for run in compared.runs]
@@ -109,8 +108,7 @@ def _of_agents(reader: RunReader, summary: Summary, alpha: float) -> Comparison 
         both = first.keys() & other.keys()
         if not both or any(not first[name] & other[name] for name in both):
             return None
-    told = summary.missing_policy, summary.success, summary.level
-    return comparison([reader], common=True, missing=told[0], success=told[1], level=told[2], alpha=alpha)
+    return comparison([reader], missing=summary.missing_policy, common=True, level=summary.level, alpha=alpha)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gymbox.evaluation.compare import Comparison, Difference, SubsetDifference
+from gymbox.evaluation.compare import Comparison, Difference
 from gymbox.evaluation.summary import Figures, Summary, TaskFigures
 from gymbox.evaluation.tallies import Spread
 from gymbox.printable import printable
@@ -165,7 +165,7 @@ def _compared(report: Report) -> Iterator[str]:
     yield from _differences(found)
     if found.subsets:
         yield ""
-        yield f"By {told(report.by)}, each by itself: of many subsets, some differ by chance."
+        yield f"By {told(found.by)}, adjusted for all subsets:"
         yield ""
         yield from _subset_differences(found)
     yield ""
@@ -203,12 +203,12 @@ def _differences(found: Comparison) -> Iterator[str]:
 def _subset_differences(found: Comparison) -> Iterator[str]:
     interval = f"{found.level:.4g} interval"
     yield from _table(
-        ("environment", "subset", "run", "difference", interval, "means", "tasks", "better", "worse"),
         (
-            (
-                *(each.environment, each.subset, each.second, each.difference, _interval(each.interval)),
-                *(_means(each), each.paired, each.better, each.worse),
-            )
+            *("environment", "subset", "run", "verdict", "difference", interval, "p", "adjusted p", "means", "tasks"),
+            *("better", "worse"),
+        ),
+        (
+            (each.environment, each.subset, *_difference(each)[1:], len(each.better), len(each.worse))
             for each in found.subsets
         ),
     )
@@ -245,7 +245,7 @@ def _interval(ends: tuple[float, float] | None) -> str | None:
     return None if ends is None else f"{ends[0]:.4g} to {ends[1]:.4g}"
 
 
-def _means(each: Difference | SubsetDifference) -> str:
+def _means(each: Difference) -> str:
     return f"{_said(each.first_mean)} → {_said(each.second_mean)}"
 
 

@@ -51,7 +51,7 @@ class RunReport(_Frozen):
 class Report(_Frozen):
     """Of a run, or of several and how they compare with the first."""
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     """Of this model; another number where a field means something else, or is gone."""
     title: str
     made_at: datetime

@@ -97,9 +97,9 @@ def test_a_comparison_tells_the_difference_of_each_subset_and_all_metrics(
     page = opened(*runs, by="level", environments=lambda names: counter, own=True)
     table = page.tab.get_by_role("region", name="By level: before → after")
     assert [" ".join(row.inner_text().split()) for row in table.locator("tbody tr").all()] == [
-        "level 0 +0.750 +0.750 to +0.750 0.250 → 1.000 4 4 0",
-        "level 1 0.000 0.000 to 0.000 0.500 → 0.500 4 0 0",
-        "level 2 0.000 0.000 to 0.000 0.500 → 0.500 4 0 0",
+        "level 0 no difference shown +0.750 +0.750 to +0.750 0.375 0.250 → 1.000 4 4 0",
+        "level 1 no difference shown 0.000 0.000 to 0.000 1 0.500 → 0.500 4 0 0",
+        "level 2 no difference shown 0.000 0.000 to 0.000 1 0.500 → 0.500 4 0 0",
     ]
     table.get_by_role("button", name="level 0").click()
     assert page.count() == "4 of 12 tasks"

@@ -98,6 +98,44 @@ def test_nothing_to_pair_is_unknown(run: Run) -> None:
     assert (found.paired, found.p, found.p_holm, found.difference, found.verdict) == (0, None, None, None, "unknown")
 
 
+def by_city(*rewards: tuple[str, list[float | None]], **more: Any) -> list[dict[str, Any]]:
+    return [
+        line(f"{city}{number}", 0, reward, city=city, **more)
+        for city, each in rewards
+        for number, reward in enumerate(each)
+    ]
+
+
+def test_subsets_are_compared_as_environments_are_and_adjusted_for_their_number(run: Run) -> None:
+    same: tuple[str, list[float | None]] = ("oslo", [1.0, 0.0])
+    first = run(*by_city(("bern", [1.0] * 8), same), *by_city(("bern", [1.0, None]), environment="sums"), name="first")
+    other = run(*by_city(("bern", [0.0] * 8), same), *by_city(("bern", [0.0, 1.0]), environment="sums"), name="other")
+    readers = [RunReader(first), RunReader(other)]
+    found = comparison(readers, by="city")
+    assert found.by == "city"
+    assert found.differences == comparison(readers).differences  # what is said of the whole stays
+    bern, oslo, sums = found.subsets
+    assert [(each.environment, each.subset) for each in found.subsets] == [
+        ("counter", "bern"),
+        ("counter", "oslo"),
+        ("sums", "bern"),
+    ]
+    p = formulas.mcnemar(8, 0)
+    assert (bern.paired, bern.test, bern.p, bern.p_holm) == (8, "mcnemar", p, pytest.approx(3 * p))
+    assert (bern.verdict, bern.difference, len(bern.worse), bern.better) == ("worse", -1.0, 8, [])
+    assert (oslo.verdict, oslo.p_holm, oslo.difference) == ("no_difference_shown", 1.0, 0.0)
+    assert (sums.paired, sums.left_out, sums.verdict) == (1, 1, "no_difference_shown")
+    assert [(each.environment, each.subset) for each in found.worse] == [("counter", None), ("counter", "bern")]
+
+
+def test_a_subset_that_only_one_has_is_told(run: Run) -> None:
+    first = run(*by_city(("bern", [1.0])), name="first")
+    second = run(*by_city(("bern", [1.0]), ("oslo", [0.0, 1.0])), name="second")
+    bern, oslo = comparison([RunReader(first), RunReader(second)], common=True, by="city").subsets
+    assert (bern.subset, bern.paired, bern.only_in_one) == ("bern", 1, 0)
+    assert (oslo.subset, oslo.paired, oslo.only_in_one, oslo.verdict) == ("oslo", 0, 2, "unknown")
+
+
 def test_cost_and_time_stand_beside(run: Run) -> None:
     first = run(*lines([1.0, 1.0], calls={"cost": 0.5, "output_tokens": 10}), name="first")
     second = run(*lines([1.0, None], timings={"total": 1.0}), name="second")
@@ -161,6 +199,19 @@ def test_the_command_fails_where_a_run_is_worse(run: Run, capsys: pytest.Capture
     assert json.loads(capsys.readouterr().out)["differences"][0]["verdict"] == "worse"
     assert ended("compare", first) == 2
     assert ended("compare", first, "nowhere") == 2
+
+
+def test_the_command_fails_where_a_subset_is_worse(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    before = by_city(("bern", [1.0] * 8), ("oslo", [0.0] * 8))
+    first, second = run(*before, name="first"), run(*by_city(("bern", [0.0] * 8), ("oslo", [1.0] * 8)), name="second")
+    assert ended("compare", first, second, "--fail-if-worse") == 0
+    capsys.readouterr()
+    assert ended("compare", first, second, "--by", "city", "--fail-if-worse") == 1
+    said = [" ".join(row.split()) for row in capsys.readouterr().out.splitlines()]
+    assert "bern second worse 1 -> 0 -1 -1 to -1 0.007812 0.01562 8 0 0 8" in said
+    assert "oslo second better 0 -> 1 1 1 to 1 0.007812 0.01562 8 0 8 0" in said
+    assert ended("compare", first, second, "--by", "town") == 2
+    assert "no rollout of" in capsys.readouterr().err
 
 
 def test_the_command_tells_what_is_left_out(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

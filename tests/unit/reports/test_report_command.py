@@ -38,7 +38,7 @@ def test_all_formats_are_written_beside_one_another(run: Run, tmp_path: Path) ->
 def test_the_name_or_the_option_tells_the_format(run: Run, tmp_path: Path) -> None:
     folder = run(line("a", 0, 1.0))
     assert ended(folder, "-o", tmp_path / "x.json") == 0
-    assert json.loads((tmp_path / "x.json").read_text())["format"] == 1
+    assert json.loads((tmp_path / "x.json").read_text())["format"] == 2
     assert ended(folder, "--format", "md") == 0
     assert (folder / "report.md").is_file()
     assert ended(folder, "--format", "md", "-o", tmp_path / "x.txt") == 0

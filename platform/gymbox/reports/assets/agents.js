@@ -81,11 +81,10 @@ function agentDifferences(found) {
       "worse",
     ],
     listed.map((each) => {
-      const [kind, said] = VERDICTS[each.verdict];
       return [
         agent(each.second),
         ...(several ? [plain(each.environment)] : []),
-        el("span", { class: `badge ${kind}` }, said),
+        verdictBadge(each),
         `${signed(each.difference)}${known(each.standard_error) ? ` ± ${mean(each.standard_error)}` : ""}`,
         each.interval ? `${signed(each.interval[0])} to ${signed(each.interval[1])}` : UNKNOWN,
         chance(each.p_holm),

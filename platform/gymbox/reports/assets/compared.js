@@ -16,16 +16,21 @@ function chosenDifferences() {
   );
 }
 
+/** What is shown of a difference, as a coloured word. */
+const verdictBadge = ({ verdict }) => {
+  const [kind, said] = VERDICTS[verdict];
+  return el("span", { class: `badge ${kind}` }, said);
+};
+
 /** A card for each environment: how much, how sure. */
 function verdicts() {
   const { comparison } = report;
   return chosenDifferences().map((each) => {
-    const [kind, said] = VERDICTS[each.verdict];
     const far = Math.max(...[each.difference ?? 0, ...(each.interval ?? [])].map(Math.abs), 0.05) * 1.1;
     return el(
       "div",
       { class: "card tile verdict" },
-      el("h3", {}, plain(each.environment), el("span", { class: `badge ${kind}` }, said)),
+      el("h3", {}, plain(each.environment), verdictBadge(each)),
       el(
         "p",
         { class: "value" },

@@ -77,8 +77,10 @@ function subsetDifferences() {
     [
       "subset",
       ...(several ? ["environment"] : []),
+      "verdict",
       "difference",
       `${level(report.comparison.level)} interval`,
+      "adjusted p",
       "means",
       "tasks",
       "better",
@@ -87,18 +89,20 @@ function subsetDifferences() {
     listed.map((each) => [
       subsetCell(each.subset),
       ...(several ? [plain(each.environment)] : []),
+      verdictBadge(each),
       signed(each.difference),
       [
         each.interval ? `${signed(each.interval[0])} to ${signed(each.interval[1])}` : UNKNOWN,
         intervalBar(each.interval, each.difference, -far, far, 0),
       ],
+      chance(each.p_holm),
       `${mean(each.first_mean)} → ${mean(each.second_mean)}`,
       number(each.paired),
-      number(each.better),
-      number(each.worse),
+      number(each.better.length),
+      number(each.worse.length),
     ]),
     true,
   );
-  made.append(el("p", { class: "below" }, "Each subset by itself: of many, some differ by chance."));
+  made.append(el("p", { class: "below" }, "Verdicts and p are adjusted for all subsets (Holm)."));
   return made;
 }

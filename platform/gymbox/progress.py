@@ -7,7 +7,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from rich.box import SIMPLE_HEAD
@@ -22,6 +22,7 @@ from gymbox.plan import Plan, Slot
 from gymbox.printable import printable, printable_lines
 from gymbox.results import METRICS, ROLLOUTS, RunFolder, Score
 from gymbox.rollout import RolloutResult
+from gymbox.run_control import RunControl
 from gymbox.runner import Summary
 from gymbox.runner_settings import DEFAULT_AGENT
 
@@ -96,8 +97,8 @@ class Progress:
     folder: RunFolder
     sandboxes: Callable[[], int] | None = None
     """How many there are now, where that is known."""
-    paused: Callable[[], bool] = lambda: False
-    """Whether no further rollout starts until someone lets the run go on."""
+    control: RunControl = field(default_factory=RunControl)
+    """Tells whether the run is paused, and how long it was."""
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -113,7 +114,7 @@ class Progress:
                 self._of_agent(name, agent).take(score)
         self._kinds: Counter[str] = Counter()
         self._stages: dict[str, Stage] = {}
-        self._began = self.clock()
+        self._began, self._pace_began = self.clock(), self.control.time()
         self._before = self._total.done
         self._live = Live(console=self.console, get_renderable=self._table, refresh_per_second=4)
         self._next: asyncio.TimerHandle | None = None
@@ -209,7 +210,7 @@ class Progress:
         """How many run, and how far they are; before that, whether others are kept from it."""
         phases = Counter(self._stages.values())
         said = ", ".join(f"{phases[stage]} {phase}" for stage, phase in PHASES.items() if phases[stage])
-        held = "paused · " if self.paused() else ""
+        held = "paused · " if self.control.paused else ""
         return f"{held}{self._total.running} running{f' ({said})' if said else ''}"
 
     def _sandboxes(self) -> list[str]:
@@ -224,11 +225,11 @@ class Progress:
 
     def _left(self) -> list[str]:
         """Time to the end at the pace so far; not before as many have ended as run at once, for until then the pace is
-        anyone's guess, nor while the run is paused, for however long."""
+        anyone's guess, nor while the run is paused, for however long. Pauses that are over are no part of the pace."""
         ended, left = self._total.done - self._before, len(self.plan) - self._total.done
-        if not left or self.paused() or ended < self.plan.settings.concurrency:
+        if not left or self.control.paused or ended < self.plan.settings.concurrency:
             return []
-        return [f"{duration(left * max(self.clock() - self._began, 0) / ended)} left"]
+        return [f"{duration(left * max(self.control.time() - self._pace_began, 0) / ended)} left"]
 
     def _table(self) -> Group:
         table = Table(box=None, pad_edge=False)

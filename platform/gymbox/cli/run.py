@@ -120,7 +120,7 @@ class RunCommand:
     @contextmanager
     def _shown(self, plan: Plan, folder: RunFolder, source: SandboxSource) -> Iterator[Progress]:
         spare_what_is_loaded()
-        with Progress(self._console, plan, folder, source.count, lambda: self.job.control.paused) as progress:
+        with Progress(self._console, plan, folder, source.count, self.job.control) as progress:
             self._handler.setStream(sys.stderr)  # which the live display has replaced, so lines go above it
             try:
                 yield progress

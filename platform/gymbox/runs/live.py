@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter, deque
 from collections.abc import Sequence
 
@@ -39,7 +38,7 @@ class LiveRun:
         self._stages: dict[str, Stage] = {}
         self._running = 0
         self._ended = 0
-        self._pace: deque[float] = deque([time.monotonic()], maxlen=PACE)
+        self._pace: deque[float] = deque([control.time()], maxlen=PACE)
         self._changed = asyncio.Event()
 
     # --- told by the runner
@@ -55,7 +54,7 @@ class LiveRun:
         self._running -= 1
         if result is not None:
             self._ended += 1
-            self._pace.append(time.monotonic())
+            self._pace.append(self.control.time())
         self._touch()
 
     def end(self, detail: str = "") -> None:
@@ -121,7 +120,7 @@ class LiveRun:
     def _rate(self) -> float | None:
         if self.over or self._ended == 0:
             return None
-        seconds = time.monotonic() - self._pace[0]
+        seconds = self.control.time() - self._pace[0]
         return min(self._ended, len(self._pace) - 1 or 1) / seconds if seconds > 0 else None
 
     def _eta(self, rate: float | None) -> float | None:

@@ -13,6 +13,7 @@ from gymbox.printable import printable
 from gymbox.progress import Progress, duration, short, show
 from gymbox.results import RunFolder, Score
 from gymbox.rollout import RolloutResult
+from gymbox.run_control import RunControl
 from gymbox.runner import Summary
 from gymbox.runner_settings import RunnerSettings
 from gymbox_sandbox.responses import Response, Usage
@@ -67,7 +68,7 @@ class Clock:
 async def test_without_a_terminal_it_prints_lines(plan: Plan, folder: RunFolder) -> None:
     out, clock = console(), Clock()
     slots = list(plan)
-    with Progress(out, plan, folder, lambda: 2, clock=clock) as progress:
+    with Progress(out, plan, folder, lambda: 2, RunControl(clock), clock) as progress:
         for slot in slots[:4]:
             progress.started(slot)
         progress.entered(slots[2], Stage.PROVISION)
@@ -126,16 +127,32 @@ async def test_it_says_who_does_the_tasks(plan: Plan, tmp_path: Path) -> None:
 
 
 async def test_a_paused_run_says_so_and_guesses_no_time(plan: Plan, folder: RunFolder) -> None:
-    out, paused = console(), False
-    with Progress(out, plan, folder, paused=lambda: paused) as progress:
+    out, control = console(), RunControl()
+    with Progress(out, plan, folder, control=control) as progress:
         for slot in list(plan)[:2]:
             progress.started(slot)
             progress.ended(slot, result())
         progress._tell()
-        paused = True
+        control.pause()
     _, before, after = text(out).splitlines()
     assert " left" in before and "paused" not in before
     assert after == "2/6 done · paused · 0 running · 0 failed · reward 1.000 · 2.5k tokens"
+
+
+async def test_a_pause_that_is_over_is_no_part_of_the_time_left(plan: Plan, folder: RunFolder) -> None:
+    out, clock = console(), Clock()
+    control = RunControl(clock)
+    with Progress(out, plan, folder, control=control, clock=clock) as progress:
+        for slot in list(plan)[:2]:
+            progress.started(slot)
+        clock.now = 10
+        control.pause()
+        clock.now = 3610
+        control.resume()
+        for slot in list(plan)[:2]:
+            progress.ended(slot, result())
+
+    assert text(out).splitlines()[-1].endswith(" · 20.0 s left")
 
 
 async def test_lines_come_by_themselves_while_nothing_ends(

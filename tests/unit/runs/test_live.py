@@ -73,6 +73,27 @@ async def test_a_rollout_that_was_dropped_is_not_done(live: LiveRun, slot: Slot)
     assert (view.running, view.stages, view.done, view.rate, view.eta) == (0, {}, 0, None, None)
 
 
+async def test_a_pause_is_no_part_of_the_pace(opened: Open, slot: Slot) -> None:
+    now = 0.0
+    control = RunControl(lambda: now)
+    live = LiveRun(opened(run="r"), control, concurrency=1)
+    now = 5.0
+    await done(live, slot, 0)
+    await live.pause()
+    now = 605.0
+    await live.pause()  # asking again changes nothing
+    assert ((view := await live.view()).rate, view.eta) == (pytest.approx(0.2), None)
+    await live.resume()
+    await live.resume()
+    now = 610.0
+    await done(live, slot, 1)
+    assert ((view := await live.view()).rate, view.eta) == (pytest.approx(0.2), pytest.approx(10))
+    await live.pause()
+    now = 900.0
+    await live.cancel(now=False)
+    assert control.time() == pytest.approx(10)
+
+
 async def test_pause_resume_and_cancel_reach_the_run_and_are_told(live: LiveRun) -> None:
     runs = LiveRuns()
     runs.add(live)

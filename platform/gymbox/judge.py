@@ -13,17 +13,20 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from gymbox_sandbox.problems import faults
 from gymbox_sandbox.responses import Message, Response, ResponsesParams
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gymbox import logs
 from gymbox.environment import JudgeLimits
 from gymbox.errors import ErrorKind, Invalid, JudgeFailed, ModelFailure, Problem
 from gymbox.http import HttpClient
 from gymbox.models import Call, Model
-from gymbox.models.capture import Capture, Recording
+from gymbox.models.capture import Capture, Mode, Recording
+from gymbox.models.cassettes import JUDGE_CALLS
 from gymbox.models.limits import Budget
 from gymbox.models.metered import CallMeter, MeteredModel
 from gymbox.models.strict_json import strict_json
@@ -317,6 +320,17 @@ async def judge_of(model: Model | None, http: HttpClient) -> AsyncIterator[Judge
         return
     async with Judge(model, http) as judge:
         yield judge
+
+
+@asynccontextmanager
+async def recorded(judge: Judge | None, run: Path, *, mode: Mode, rate: float) -> AsyncIterator[None]:
+    """Within the block, what the judge is asked is written into the run's folder, as the calls of its models are."""
+    if judge is None or mode == "off":
+        yield
+        return
+    async with Capture(run / JUDGE_CALLS, mode=mode, rate=rate, secrets=logs.hidden()) as capture:
+        judge.record(capture)
+        yield
 
 
 async def judge_of_proxy(proxy: str, token: str, http: HttpClient) -> Judge:

@@ -280,6 +280,7 @@ async def _reverify(
     from gymbox.errors import ErrorKind
     from gymbox.evaluation.reverify import chosen, output_of, refuse_without_effect, reverified
     from gymbox.http import HttpClient
+    from gymbox.judge import recorded
     from gymbox.runs.job import check_judge
     from gymbox.runs.readiness import until_ready
     from gymbox.runs.sandbox_source import SourceRequest, sandbox_source
@@ -296,8 +297,9 @@ async def _reverify(
     names = ",".join(str(each.folder) for each in found.values())
     settings = compose([f"environment=[{names}]", "model=scripted", *overrides])
     check_judge(list(found.values()), settings)
+    runner = settings.runner
     async with HttpClient() as http:
-        await until_ready([settings.judge], http, settings.runner.ready_timeout)
+        await until_ready([settings.judge], http, runner.ready_timeout)
         async with sandbox_source(SourceRequest(settings, list(found.values()), http, here())) as source:
             return await reverified(
                 reader,
@@ -307,8 +309,9 @@ async def _reverify(
                 unsafe=unsafe,
                 chosen=bool(environments),
                 only=only or None,
-                concurrency=settings.runner.concurrency,
+                concurrency=runner.concurrency,
                 resume=resume,
                 limit=limit,
                 settings=settings.record(),
+                recorded=recorded(source.judge, output, mode=runner.capture, rate=runner.capture_rate),
             )

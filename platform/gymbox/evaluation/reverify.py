@@ -4,8 +4,10 @@ agent has been and with no model asked but the judge, where the environment has 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,6 +27,8 @@ from gymbox.runner_settings import DEFAULT_AGENT
 
 UNSAFE = "unsafe_"
 """How the name of a folder begins whose rewards may be wrong."""
+LONGEST = 80
+"""Characters of a rollout's id of which its sandbox has the whole."""
 log = logging.getLogger(__name__)
 
 
@@ -57,7 +61,7 @@ _NO_EFFECT = {
     "sessions": "each rollout gets a sandbox of its own",
     **dict.fromkeys(("agent", "agents", "model", "models"), "responses are stored, so no agent and no model is asked"),
 }
-_RUNNER_FIELDS = ("concurrency", "ready_timeout")
+_RUNNER_FIELDS = ("concurrency", "ready_timeout", "capture", "capture_rate")
 """Those of `runner` that count here, too."""
 
 
@@ -121,6 +125,7 @@ async def reverified(
     resume: bool = False,
     limit: int | None = None,
     settings: dict[str, Any] | None = None,
+    recorded: AbstractAsyncContextManager[None] | None = None,
     told: Callable[[Rollout, RolloutError | float], None] = lambda rollout, outcome: None,
 ) -> Changes:
     """Write a run to `output` that has the lines of this one, with new rewards. The old run stays as it is.
@@ -133,6 +138,8 @@ async def reverified(
         only: a kind of error; lines that did not end so are copied.
         resume: go on in `output` with what is not done there.
         limit: lines to write in this start; a resume goes on with the others.
+        recorded: entered when `output` is this run's, and left before it is closed: what the judge is asked in between
+            may be written there.
 
     Raises:
         ConfigError: `output` holds something else, or the run is damaged.
@@ -169,7 +176,7 @@ async def reverified(
     status: Status = "failed"
     try:
         left = islice((rollout for rollout in reader if rollout.id not in folder.done), limit)
-        async with asyncio.TaskGroup() as crew:
+        async with recorded or nullcontext(), asyncio.TaskGroup() as crew:
             for _ in range(min(concurrency, planned - len(folder.done))):
                 crew.create_task(work.through(left))
         status = "finished" if len(folder.done) == planned else "interrupted"
@@ -243,7 +250,7 @@ class _Work:
         environment, row = self.environments[rollout.environment], rollout.row
         stage, began = Stage.PROVISION, asyncio.get_running_loop().time()
         found: dict[str, Any] = {"reward": None, "metrics": {}, "reward_components": {}, "error": None}
-        name = f"{rollout.id[:70]}.again{self.folder.manifest.starts}-{self.folder.manifest.run}"
+        name = f"{_short(rollout.id)}.again{self.folder.manifest.starts}-{self.folder.manifest.run}"
         try:
             async with asyncio.timeout(environment.manifest.timeouts.rollout):
                 async with self.controller.sandbox(environment, id=name) as sandbox:
@@ -268,5 +275,13 @@ class _Work:
         self.told(rollout, found["reward"] if found["error"] is None else RolloutError.model_validate(found["error"]))
         seconds = asyncio.get_running_loop().time() - began
         before = {name: rollout.line.get(name) for name in ("reward", "metrics", "reward_components", "error")}
-        of_it = {"run": self.run, "before": before, "seconds": round(seconds, 6), "unsafe": self.unsafe}
+        of_it = {
+            **{"run": self.run, "sandbox": name, "before": before},
+            **{"seconds": round(seconds, 6), "unsafe": self.unsafe},
+        }
         return {**found, "reverified": of_it}
+
+
+def _short(id: str) -> str:
+    """No other rollout's, and short enough for the name of a sandbox to begin with it."""
+    return id if len(id) <= LONGEST else f"{id[: LONGEST - 9]}-{hashlib.sha256(id.encode()).hexdigest()[:8]}"

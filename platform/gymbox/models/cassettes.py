@@ -37,7 +37,8 @@ JUDGE_CALLS = f"judge/{CALLS}"
 _UNSAID = frozenset({"model", "stream", "stream_options"})
 """Fields of a request that do not make it another one."""
 _RUN = re.compile(r"[0-9a-f]{8}-")
-_ATTEMPT = re.compile(r"\.\d+\.\d+$")
+_ATTEMPT = re.compile(r"\.(\d+\.\d+|again\d+-[0-9a-f]{8})$")
+"""Of a rollout; or of a scoring anew of what one has left."""
 
 
 class Judged(BaseModel):

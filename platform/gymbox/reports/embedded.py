@@ -7,8 +7,8 @@ import base64
 import gzip
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
-from typing import IO
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
 
 from gymbox.reports.judgements import judgements
 from gymbox.reports.sources import Source
@@ -51,7 +51,7 @@ class Embedded:
             left = Room(room.text, room.whole)
             told = trajectory(rollout, file, room=left, answers=answers, recorded=recorded)
             # what a judge is asked holds what only the verifier knows
-            if answers and (calls := source.judged.of(rollout.line.get("sandbox"))):
+            if answers and (calls := source.judged.of(_scored_in(rollout.line))):
                 told["judged"] = judgements(calls, left)
             waiting.append(json.dumps(told, separators=(",", ":")).encode())
             numbers.append(row)
@@ -85,3 +85,9 @@ class Embedded:
 def pack(content: bytes) -> bytes:
     """As a browser's DecompressionStream and atob read it; the same for the same content."""
     return base64.b64encode(gzip.compress(content, 6, mtime=0))
+
+
+def _scored_in(line: Mapping[str, Any]) -> Any:
+    """The sandbox that has given its reward: another than the agent had, where it was scored anew."""
+    again = line.get("reverified")
+    return again.get("sandbox") if isinstance(again, dict) else line.get("sandbox")

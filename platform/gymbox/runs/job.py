@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -20,10 +20,8 @@ from gymbox.evaluation.nemo_layout import nemo_files
 from gymbox.evaluation.nemo_writer import NEMO_FOLDER, write_nemo
 from gymbox.evaluation.rollouts import RunReader
 from gymbox.http import HttpClient
-from gymbox.judge import Judge
+from gymbox.judge import recorded
 from gymbox.models import Model
-from gymbox.models.capture import Capture
-from gymbox.models.cassettes import JUDGE_CALLS
 from gymbox.plan import Plan
 from gymbox.results import LOG, ROLLOUTS, RunFolder, RunManifest, WriteFailed
 from gymbox.rollout import RolloutController
@@ -114,7 +112,8 @@ class Job:
                 meter = Meter(runner.budget, folder.manifest.used)
                 if source.judge is not None:
                     source.judge.metered(meter)
-                await stack.enter_async_context(self._judge_recorded(source.judge, folder))
+                mode, rate = runner.capture, runner.capture_rate
+                await stack.enter_async_context(recorded(source.judge, folder.path, mode=mode, rate=rate))
                 live = self.live = LiveRun(folder, self.control, concurrency=runner.concurrency, id=self._id)
                 self._runs.add(live)
                 stack.enter_context(announce(live.id, folder.path))
@@ -268,18 +267,6 @@ class Job:
             write_nemo(RunReader(self.output), self.output / NEMO_FOLDER / ROLLOUTS, slots=plan, replace=True)
         except ConfigError as error:
             log.warning("no files in NeMo Gym's layout: %s", error)
-
-    @asynccontextmanager
-    async def _judge_recorded(self, judge: Judge | None, folder: RunFolder) -> AsyncIterator[None]:
-        """Where the model's calls are recorded, record the judge's too."""
-        runner = self.settings.runner
-        if judge is None or runner.capture == "off":
-            yield
-            return
-        place, secrets = folder.path / JUDGE_CALLS, logs.hidden()
-        async with Capture(place, mode=runner.capture, rate=runner.capture_rate, secrets=secrets) as capture:
-            judge.record(capture)
-            yield
 
     def _environments(self) -> list[Environment]:
         """

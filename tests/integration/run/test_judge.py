@@ -11,6 +11,8 @@ from gymbox.reports.files import write_report
 
 from tests.unit.reports.conftest import trajectories
 
+from .test_evaluation import evaluated
+
 ENVIRONMENT = f"environment={Path(__file__).parents[3] / 'environments' / 'short_answers'}"
 COMMON = (ENVIRONMENT, "model=scripted", "provider=process", "runner.limit=2", "runner.output=out")
 
@@ -68,6 +70,32 @@ async def test_where_the_answer_is_scored_in_a_fresh_sandbox_the_judge_is_record
     [cassette] = (gymbox.folder / "out" / "judge" / "calls").glob("*.jsonl")
     asking = {json.loads(line)["rollout"] for line in cassette.read_text().splitlines()}
     assert asking == {line["sandbox"] for line in gymbox.lines("out")}
+
+
+async def test_what_the_judge_is_asked_when_rewards_are_made_anew_is_recorded_with_them(gymbox) -> None:
+    ended = await gymbox.run(*COMMON, "judge=scripted", "runner.capture=on")
+    assert ended.code == 0, ended.err
+    anew = ("reverify", "out", "provider=process", "-f", str(Path(ENVIRONMENT.partition("=")[2]).parent))
+    ended = await evaluated(gymbox, *anew, "judge=scripted", "runner.capture=on", "-o", "again")
+    assert ended.code == 0, ended.err
+    calls = [
+        json.loads(line)
+        for path in (gymbox.folder / "again" / "judge" / "calls").glob("*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    asking = {line["reverified"]["sandbox"] for line in gymbox.lines("again")}
+    assert {call["rollout"] for call in calls} == asking and len(asking) == 2
+    write_report([RunReader(gymbox.folder / "again")], {"html": gymbox.folder / "report.html"})
+    for told in trajectories((gymbox.folder / "report.html").read_text()).values():
+        [question] = told["judged"]
+        assert [vote["vote"] for vote in question["votes"]] == [0, 1, 2]
+    # it answers later verifies, also those of the run itself
+    ended = await evaluated(gymbox, *anew, "judge=replay", "judge.cassette=again/judge", "-o", "third")
+    assert ended.code == 0, ended.err
+    assert [line["reward"] for line in gymbox.lines("third")] == [1.0, 1.0]
+    assert not (gymbox.folder / "third" / "judge").exists()
+    ended = await gymbox.run(*COMMON[:-1], "runner.output=fourth", "judge=replay", "judge.cassette=again/judge")
+    assert ended.code == 0, ended.err
 
 
 async def test_without_a_judge_nothing_is_started_and_the_way_on_is_told(gymbox) -> None:

@@ -21,6 +21,7 @@ from gymbox.errors import ConfigError, Invalid, StartFailed
 from gymbox.evaluation.parts import Planned, planned_of
 from gymbox.evaluation.reverify import output_of, reverified
 from gymbox.evaluation.rollouts import RunReader
+from gymbox.models.cassettes import rollout_key
 from gymbox_sandbox.lifecycle import Ended
 from gymbox_sandbox.responses import Response
 from gymbox_sandbox.tasks import Verdict
@@ -121,6 +122,20 @@ async def test_rewards_are_made_anew_and_the_old_run_stays(
     assert (stored / "rollouts.jsonl").read_bytes() == before
     assert sorted(heard) == [("a", 1.0), ("b", 0.0), ("c", 1.0)]
     assert RunReader(tmp_path / "again").dataset_of("counter") == "d1"  # so it can be compared with the old one
+
+
+async def test_rollouts_with_long_ids_are_scored_in_sandboxes_of_their_own(
+    run: Run, environment: Environment, tmp_path: Path
+) -> None:
+    ids = [f"0123abcd-{'n' * 60}-{number}-0" for number in range(100, 110)] + [f"{'x' * 500}{end}" for end in "ab"]
+    lines = [line(id, 0, 1.0, id=id, rollout_id=id, expected="4", response=ANSWER) for id in ids]
+    sandboxes = Sandboxes()
+    await reverified(RunReader(run(*lines)), {"counter": environment}, sandboxes, tmp_path / "again")
+    assert len(set(sandboxes.made)) == 12 and max(map(len, sandboxes.made)) <= 100
+    run_of_it = json.loads((tmp_path / "again" / "manifest.json").read_text())["run"]
+    found = lines_of(tmp_path / "again")[ids[0]]["reverified"]["sandbox"]
+    assert found == f"{ids[0]}.again1-{run_of_it}"
+    assert rollout_key(found) == rollout_key(ids[0]) == rollout_key(f"{ids[0]}.1.2")
 
 
 async def test_only_those_of_a_kind_of_error_are_scored(

@@ -86,27 +86,39 @@ def parts_of(reader: RunReader, by: str | None = None, answer: str | None = None
         answer: dotted path of the answer, for votes.
 
     Raises:
-        ConfigError: a line is damaged, or no rollout has the field `by`.
+        ConfigError: a line is damaged, no rollout has the field `by`, or none of those with a reward has `answer`.
     """
-    parts, several, seen = Parts(), bool(reader.agents), not by
+    parts, several = Parts(), bool(reader.agents)
+    unseen_by, unseen_answer, voted = bool(by), bool(answer), False
     for rollout in reader:
         name = rollout.environment
         tallies = [parts.environments.setdefault(name, Part()).add(rollout, answer)]
         if several:
             share = parts.agents.setdefault(name, {}).setdefault(agent_of(rollout), Part())
             tallies.append(share.add(rollout, answer))
+        if answer and rollout.reward is not None:
+            voted = True
+            unseen_answer = unseen_answer and not _may_have(rollout.line, answer)
         if by:
             value = rollout.at(by)
-            seen = seen or _may_have(rollout.line, by)
+            unseen_by = unseen_by and not _may_have(rollout.line, by)
             for tally in tallies:
                 tally.subset = NO_SUBSET if value is None else str(value)
             subset = parts.subsets.setdefault(name, {}).setdefault(str(tallies[0].subset), Part())
             subset.tallies[rollout.task] = tallies[0]
             subset.sums.add(rollout)
-    if by and not seen and parts.environments:
-        names = {name for rollout in islice(reader, LOOKED_AT) for name in _fields(rollout.line)}
-        raise ConfigError(f"no rollout of {reader.path} has a field {by}; {nearest(by, sorted(names))}")
+    if by and unseen_by and parts.environments:
+        raise ConfigError(f"no rollout of {reader.path} has a field {by}; {_near(by, reader)}")
+    if answer and unseen_answer and voted:
+        raise ConfigError(
+            f"no rollout of {reader.path} with a reward has a field {answer} for its answer; {_near(answer, reader)}"
+        )
     return parts
+
+
+def _near(field: str, reader: RunReader) -> str:
+    names = {name for rollout in islice(reader, LOOKED_AT) for name in _fields(rollout.line)}
+    return nearest(field, sorted(names))
 
 
 def _may_have(line: Mapping[str, Any], path: str) -> bool:

@@ -160,7 +160,7 @@ def summary(
         task_intervals: and their intervals, which take milliseconds each where rewards are not just 0 and 1.
 
     Raises:
-        ConfigError: a line is damaged.
+        ConfigError: a line is damaged, or no rollout has the field `by` or `answer`.
     """
     found = parts_of(reader, by, answer)
     planned = planned_of(reader)

@@ -144,6 +144,15 @@ def test_a_profile_is_printed(run: Run, capsys: pytest.CaptureFixture[str]) -> N
     assert json.loads(capsys.readouterr().out)["counts"] == {"too_easy": 12, "unstable": 1}
 
 
+def test_a_mistyped_answer_is_refused_with_the_field_that_was_meant(
+    mixed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended("metrics", mixed, "--answer", "anser") == 2
+    assert f"no rollout of {mixed} with a reward has a field anser for its answer; did you mean 'answer'?" in (
+        capsys.readouterr().err
+    )
+
+
 def test_a_policy_that_is_none_is_refused(mixed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ended("metrics", mixed, "--missing", "as_failur") == 2
     assert "as_failure" in capsys.readouterr().err

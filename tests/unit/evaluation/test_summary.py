@@ -122,6 +122,19 @@ def test_a_field_that_may_be_there_is_none_mistyped(run: Run) -> None:
     assert summary(RunReader(run(name="empty")), by="anything").subsets == {}
 
 
+def test_an_answer_that_no_rollout_with_a_reward_has_is_refused(run: Run) -> None:
+    reader = RunReader(run(line("a", 0, 1.0, metrics={"answer": "4"}), line("b", 0, 0.0, metrics={}), line("c", 0)))
+    with pytest.raises(
+        ConfigError, match="with a reward has a field metrics.anser for its answer; .*'metrics.answer'"
+    ):
+        summary(reader, answer="metrics.anser")
+    assert summary(reader, answer="metrics.answer").total.no_answer == 0.5
+    failed = RunReader(run(line("a", 0), name="failed"))
+    assert summary(failed, answer="metrics.answer").total.no_answer is None
+    said_nothing = RunReader(run(line("a", 0, 0.0, answer=None), name="nothing"))
+    assert summary(said_nothing, answer="answer").total.no_answer == 1.0
+
+
 def test_latency_is_told_by_percentiles(run: Run) -> None:
     took = [0.5, 9.0, 2.0, 1.25, 30.0, 4.0]
     found = summary(RunReader(run(*(line("a", n, 1.0, timings={"total": each}) for n, each in enumerate(took)))))

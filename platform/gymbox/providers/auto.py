@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, PrivateAttr
 
 from gymbox.environment import Environment
 from gymbox.errors import Unavailable
@@ -18,6 +18,7 @@ from gymbox.providers import (
     versions_of,
 )
 from gymbox.providers.docker import DockerProvider
+from gymbox.providers.engine import WITHOUT
 from gymbox.providers.forwarding import Forwarding
 from gymbox.providers.process import ProcessProvider
 
@@ -29,6 +30,9 @@ class AutoProvider(Forwarding[SandboxProvider]):
 
     docker: DockerProvider = DockerProvider()
     process: ProcessProvider = ProcessProvider()
+
+    _no_docker: str = PrivateAttr("")
+    """Why there are no containers, and what mends it."""
 
     @property
     def name(self) -> str:
@@ -69,7 +73,19 @@ class AutoProvider(Forwarding[SandboxProvider]):
         """
         try:
             await self.docker.open(controller_id, on_end)
-            self._worker = self.docker
+            self._worker, self._no_docker = self.docker, ""
         except Unavailable as error:
+            self._no_docker = error.detail.removesuffix(f", or {WITHOUT}")
             await self.process.open(controller_id, on_end, because=f"NO DOCKER ({error.detail.splitlines()[0]}): ")
             self._worker = self.process
+
+    async def prepare(self, environment: Environment) -> str | None:
+        """See SandboxProvider.
+
+        Raises:
+            Unavailable: the environment asks for what only containers have, and there is no Docker engine; the text
+                says of both what mends it.
+        """
+        if self._no_docker and (missing := self.process.lacks(environment)) is not None:
+            raise Unavailable(f"{missing}; {self._no_docker}")
+        return await super().prepare(environment)

@@ -41,7 +41,7 @@ def in_path(id: str, of: str, pattern: str = ID_PATTERN) -> str:
     return quote(id, safe="")
 
 
-def request_of[Request: BaseModel](kind: type[Request], **fields: Any) -> Request:
+def request_of[Request: BaseModel](kind: type[Request], /, **fields: Any) -> Request:
     """A request with these fields.
 
     Raises:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import time
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from gymbox.controller.arrivals import Arrivals
+    from gymbox.controller.pools import Pools
+    from gymbox.controller.sandbox import Sandbox
+    from gymbox.controller.views import Views
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -25,15 +31,15 @@ class Observed(Protocol):
     def containers(self) -> int: ...
 
     @property
-    def arrivals(self) -> Any: ...
+    def arrivals(self) -> Arrivals: ...
 
     @property
-    def pools(self) -> Any: ...
+    def pools(self) -> Pools: ...
 
     @property
-    def views(self) -> Any: ...
+    def views(self) -> Views: ...
 
-    def all(self) -> Iterable[Any]: ...
+    def all(self) -> Iterable[Sandbox]: ...
 
 
 class Metrics:
@@ -76,11 +82,11 @@ class Metrics:
         """A pool was asked for a container."""
         self._claims.labels(environment, "hit" if hit else "miss").inc()
 
-    def answered(self, sandbox: Any) -> None:
+    def answered(self, sandbox: Sandbox) -> None:
         """A sandbox on a container of a pool can be used."""
         self._claim_seconds.labels(sandbox.environment.name).observe(max(0.0, time.monotonic() - sandbox.created))
 
-    def ready(self, sandbox: Any) -> None:
+    def ready(self, sandbox: Sandbox) -> None:
         """A sandbox became ready: note how long each phase took, unless a pool had done that before."""
         if sandbox.claimed is not None:
             return

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from typing import IO, Any
@@ -45,8 +45,6 @@ LAST_WORDS = 0.1
 """Seconds."""
 LOG_TAIL = 64 * 1024
 """Bytes of a log that `logs` looks at for the last lines."""
-_TOLD: set[str] = set()
-"""What was said of isolation: once, though sweeps and each controller of a program open a provider."""
 
 
 class ProcessProvider(BaseModel):
@@ -115,10 +113,7 @@ class ProcessProvider(BaseModel):
             self._users = User(SERVER_UID, PROXY_GID), User(FIRST_AGENT_UID, FIRST_AGENT_UID)
         self._lock, self._turns = asyncio.Lock(), Turns()  # of this event loop
         self._on_end = on_end
-        note = because + self.isolation_note
-        if note not in _TOLD:
-            _TOLD.add(note)
-            log.warning("%s", note)
+        warned(because + self.isolation_note)
 
     async def close(self) -> None:
         """End every zygote and so every sandbox, and remove what they had; safe to call twice."""
@@ -341,6 +336,12 @@ class _Process:
             self.log = None
         for folder in (self.spec.directory, self.workspace):
             remove_directory(folder)
+
+
+@cache
+def warned(of_isolation: str) -> None:
+    """Said once in a process, though sweeps and each controller of a program open a provider."""
+    log.warning("%s", of_isolation)
 
 
 def _server_file(environment: Environment) -> str:

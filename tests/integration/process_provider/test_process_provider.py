@@ -529,9 +529,9 @@ async def test_under_root_the_commands_of_one_sandbox_have_no_power_over_those_o
 
 
 async def test_the_note_says_what_is_lost_without_bubblewrap_and_is_logged_once_in_a_process(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(process, "_TOLD", set())
+    process.warned.cache_clear()
     for provider in [ProcessProvider(bubblewrap=False)] * 2 + [ProcessProvider(bubblewrap=False)]:
         await provider.open("tests", lambda *_: None)
         await provider.close()

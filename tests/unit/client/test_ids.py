@@ -13,16 +13,21 @@ from gymbox.environment import Environment, Manifest
 from gymbox.errors import ConfigError, Invalid
 from gymbox.execution import Execution
 from gymbox.http import HttpClient
-from gymbox.requests import TOOL_PATTERN, in_path
+from gymbox.requests import TOOL_PATTERN, in_path, request_of
 from gymbox.runs.client import RunsClient
 from gymbox.sandbox_calls import Reach
 from gymbox.sandbox_client import SandboxClient
 from gymbox_sandbox.lifecycle import PoolSettings
+from pydantic import BaseModel
 
 NOBODY = "http://127.0.0.1:9"
 """Nobody listens there: who sends something finds it Unavailable, and not Invalid."""
 COUNTER = Environment(Path("/nowhere"), Manifest(name="counter", description="for tests"))
 no_id = pytest.mark.parametrize("id", ["", ".", "..", "../x", "a/b", "a?b", "a#b", "a%2fb", "a b", "a\n", "a" * 101])
+
+
+class Kinded(BaseModel):
+    kind: str
 
 
 @pytest.fixture
@@ -127,3 +132,9 @@ def test_a_tool_may_have_any_name_that_leads_nowhere_else() -> None:
     for name in ("", ".", "..", "a/b", "../verify"):
         with pytest.raises(Invalid, match="is no id: up to 200 characters"):
             in_path(name, "tool", TOOL_PATTERN)
+
+
+def test_a_request_may_have_a_field_of_any_name() -> None:
+    assert request_of(Kinded, kind="big") == Kinded(kind="big")
+    with pytest.raises(Invalid, match="kind"):
+        request_of(Kinded, kind=1)

@@ -148,6 +148,39 @@ async def test_what_is_adopted_keeps_the_network_and_the_time_that_it_was_made_w
         assert sandboxes.get("offline").environment.manifest.timeouts.task == 1000
 
 
+MANY = {"image": "postgres@sha256:" + "0" * 64, "command": ["postgres"], "env": {"A": "b"}, "health": {"test": ["ok"]}}
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        {"network": {"allow": ["example.org", "*.example.com:8443"], "models": True}},
+        {"services": {"db": MANY, "cache": {"build": "services/cache", "tmpfs": ["/data"], "limits": {"cpus": 0.5}}}},
+        {"judge": True},
+        {"judge": {"calls": 7, "timeout": 1.5}},
+        {
+            "image": {"packages": ["jq"]},
+            "hidden_fields": ["x"],
+            "artifacts": ["out/**/*.txt"],
+            "reverify": "artifacts",
+        },
+    ],
+    ids=lambda manifest: "+".join(manifest),
+)
+async def test_what_is_adopted_has_every_part_of_the_manifest_that_it_was_made_with(
+    controller, provider, environments, folder, manifest
+):
+    change(environments, folder, "alone", **manifest)
+    made = environments["alone"].manifest
+    async with controller() as sandboxes:
+        await sandboxes.create(asked("s1"))
+    change(environments, folder, "alone")
+    assert environments["alone"].manifest != made
+    async with controller() as sandboxes:
+        assert sandboxes.get("s1").environment.manifest == made
+        assert sandboxes.get("s1").container.environment.manifest == made
+
+
 async def test_a_folder_goes_of_whose_container_a_crash_left_nothing_else(controller, provider, folder):
     async with controller() as sandboxes:
         kept = (await sandboxes.create(asked("kept"))).container.id

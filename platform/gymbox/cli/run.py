@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import shlex
 import signal
@@ -40,6 +41,7 @@ def run_(
     config_dir: list[Path] = typer.Option([], help="Folder with configuration groups of your own; may be repeated."),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Log every sandbox and rollout."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Check settings and every row, and start nothing."),
 ) -> None:
     """Run tasks: agent × model × environment → rewards in a folder.
 
@@ -48,6 +50,7 @@ def run_(
     gymbox run environment=counter,weather model=openai model.name=NAME model.base_url=URL runner.repeats=4
     gymbox run … runner.output=DIR runner.resume=true
     gymbox run … controller=http://127.0.0.1:8710
+    gymbox run … --dry-run
 
     Runs that are there: gymbox run status, ls, tail, pause, resume, cancel (each with --help).
 
@@ -57,6 +60,9 @@ def run_(
     sys.path.append("")  # so that _target_ finds a class in the working directory
     handler = logs.setup(level="INFO" if verbose else "WARNING")
     settings = compose(overrides or [], config_dir)
+    if dry_run:
+        _tell_of(Job(settings, here()), as_json=as_json)
+        return
     going = RunCommand(settings, overrides or [], Console(stderr=True), handler)
     import uvloop  # a run is bound by its sockets: it takes a sixth less CPU than with asyncio's own loop
 
@@ -79,6 +85,17 @@ def run_(
     if summary.status == "stopped":
         raise typer.Exit(3)
     raise typer.Exit(0 if summary.complete else 1)
+
+
+def _tell_of(job: Job, *, as_json: bool) -> None:
+    """What a run would do, once all is checked that can be without opening anything."""
+    sizes = job.check()
+    if as_json:
+        say_json(json.dumps({"planned": sum(sizes.values()), "environments": sizes}))
+        return
+    for name, size in sizes.items():
+        say(f"{name}: {size} rollouts")
+    say(f"all settings and rows are right; the results would be in {job.output}, and nothing was started")
 
 
 class RunCommand:

@@ -34,7 +34,7 @@ from gymbox.runs.forecast import Forecasts
 from gymbox.runs.lineup import Lineup
 from gymbox.runs.live import LiveRun, LiveRuns, Watchers
 from gymbox.runs.places import Places
-from gymbox.runs.readiness import until_ready
+from gymbox.runs.readiness import check_models, until_ready
 from gymbox.runs.sandbox_source import SandboxSource, SourceRequest, Sourcing, sandbox_source
 
 Watching = Callable[[Plan, RunFolder, SandboxSource], AbstractContextManager[Watcher | None]]
@@ -161,16 +161,18 @@ class Job:
             self.running = False
             live.end(gave_up)
 
-    def check(self) -> None:
+    def check(self) -> dict[str, int]:
         """Check everything that can be without opening anything: settings, environments, every row, the folder. It
-        reads the disk for as long as the datasets are large.
+        reads the disk for as long as the datasets are large. What is planned of each environment is returned.
 
         Raises:
             ConfigError: something is wrong.
         """
         environments = self._checked()
         with self._plan(environments) as plan:
-            self._ready(environments, plan)
+            lineup, _, _ = self._ready(environments, plan)
+            check_models([*lineup.models, self.settings.judge])
+            return plan.sizes()
 
     def _checked(self) -> list[Environment]:
         self._check_resume()

@@ -105,19 +105,31 @@ def metrics(
     for told, shares in (("agent", found.agents), (by, found.subsets)):
         for name, parts in shares.items():
             table(
-                [f"{name}, by {told}", "tasks", "rewards", "missing", "mean", "interval"],
+                [f"{name}, by {told}", "tasks", "rewards", "missing", "mean", "spread", "interval"],
                 [
-                    [value, each.tasks, each.counted, each.missing, each.mean, interval(each.interval)]
+                    [
+                        *(value, each.tasks, each.counted, each.missing),
+                        *(each.mean, each.deviation, interval(each.interval)),
+                    ]
                     for value, each in parts.items()
                 ],
             )
     if tasks:
         table(
-            ["task", *(["agent"] if found.agents else []), "rewards", "successes", "missing", "mean", "interval"],
+            [
+                "task",
+                *(["agent"] if found.agents else []),
+                "rewards",
+                "successes",
+                "missing",
+                "mean",
+                "spread",
+                "interval",
+            ],
             [
                 [
                     *(each.task, *([each.agent] if found.agents else [])),
-                    *(each.n, each.c, each.missing, each.mean, interval(each.interval)),
+                    *(each.n, each.c, each.missing, each.mean, each.deviation, interval(each.interval)),
                 ]
                 for each in found.tasks
             ],

@@ -49,6 +49,9 @@ def print_figures(name: str, figures: Figures, summary: Summary, key: dict[str, 
     sure = f"  {summary.level:.4g} interval {interval(figures.interval)}" if figures.interval else ""
     say(f"  mean reward           {_said(figures.mean)}{error}{sure}")
     say(f"  mean over tasks       {_said(figures.task_mean)}")
+    if figures.deviation is not None:
+        ends = f"{_said(figures.smallest)} to {_said(figures.largest)}"
+        say(f"  spread                {_said(figures.deviation)}, from {ends}, median {_said(figures.median)}")
     for label, found in (
         ("pass@", figures.pass_at),
         ("pass^", figures.pass_all),

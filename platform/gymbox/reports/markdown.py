@@ -134,6 +134,7 @@ def _figures(columns: Sequence[Figures], level: float) -> Iterator[Sequence[obje
     yield row("with a reward", *(each.scored for each in columns))
     yield row("without", *(each.missing for each in columns))
     yield row("mean reward", *(each.mean for each in columns))
+    yield row("spread (standard deviation)", *(each.deviation for each in columns))
     yield row("standard error", *(each.standard_error for each in columns))
     yield row(f"{level:.4g} interval", *(_interval(each.interval) for each in columns))
     yield row("mean over tasks", *(each.task_mean for each in columns))

@@ -58,6 +58,7 @@ def test_figures_are_printed(mixed: Path, capsys: pytest.CaptureFixture[str]) ->
         "torn last line        6 bytes, left out",
         "mean reward           0.6667 ± ",
         "mean over tasks       0.75",
+        "spread                0.5774, from 0 to 1, median 1",
         "1: 0.75 (1 tasks with fewer tries left out)  2: 1 (2 tasks with fewer tries left out)",
         "majority@k",
         "no answer             0.3333",

@@ -80,7 +80,7 @@ function headline(run) {
           ? `${level(summary.level)} interval ${interval(figures.interval)}`
           : "too few tasks for an interval",
       ),
-      el("p", { class: "below" }, `mean over tasks ${mean(figures.task_mean)}, median ${mean(figures.median)}`),
+      el("p", { class: "below" }, `mean over tasks ${mean(figures.task_mean)}, median ${mean(figures.median)}, spread ${mean(figures.deviation)}`),
     ),
     tile(
       "Solved",

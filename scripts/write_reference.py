@@ -246,8 +246,8 @@ def _indented(text: str) -> str:
 
 def results_page() -> list[str]:
     from gymbox.errors import RETRYABLE, ErrorKind, Stage
-    from gymbox.results import RunManifest
     from gymbox.rollout import RolloutResult
+    from gymbox.run_manifest import RunManifest
     from gymbox_sandbox.problems import KINDS
 
     lines = settings_tables(RolloutResult, "A line of `rollouts.jsonl`")

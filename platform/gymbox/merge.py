@@ -18,7 +18,9 @@ from gymbox.budget import Used
 from gymbox.errors import ConfigError
 from gymbox.inputs import levelled
 from gymbox.models.cassettes import CALLS, JUDGE_CALLS
-from gymbox.results import FAILURES, MANIFEST, METRICS, ROLLOUTS, RunManifest, Scores, manifest_in, written
+from gymbox.results import FAILURES, METRICS, ROLLOUTS, written
+from gymbox.run_manifest import MANIFEST, RunManifest, manifest_in
+from gymbox.scores import Scores
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,12 @@ from rich.text import Text
 from gymbox.errors import RolloutError, Stage
 from gymbox.plan import Plan, Slot
 from gymbox.printable import printable, printable_lines
-from gymbox.results import METRICS, ROLLOUTS, RunFolder, Score
+from gymbox.results import METRICS, ROLLOUTS, RunFolder
 from gymbox.rollout import RolloutResult
 from gymbox.run_control import RunControl
 from gymbox.runner import Summary
 from gymbox.runner_settings import DEFAULT_AGENT
+from gymbox.scores import Score
 
 SHORTEST, LONGEST = 10.0, 60.0
 """Seconds between two lines where the output is no terminal: few at first, fewer later."""

@@ -17,134 +17,27 @@ import logging
 import os
 import platform
 import secrets
-from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from gymbox.budget import Reached, Used
+from gymbox.budget import Used
 from gymbox.code_version import code_version
 from gymbox.errors import ConfigError
 from gymbox.inputs import changes, levelled
+from gymbox.run_manifest import MANIFEST, RunManifest, Status, manifest_in
+from gymbox.scores import Score, Scores
 
-ROLLOUTS, FAILURES, MANIFEST, METRICS = "rollouts.jsonl", "failures.jsonl", "manifest.json", "metrics.json"
+ROLLOUTS, FAILURES, METRICS = "rollouts.jsonl", "failures.jsonl", "metrics.json"
 LOG = "run.log"
 """What the run logged, in its folder."""
-Status = Literal["running", "finished", "interrupted", "stopped", "failed"]
-"""How a run ended; `stopped`: its budget was used up."""
 log = logging.getLogger(__name__)
 
 
 class WriteFailed(Exception):
     """A result could not be put on disk; those acknowledged before are safe, and the run can be resumed."""
-
-
-class Score(BaseModel):
-    """Totals over some rollouts."""
-
-    rollouts: int = 0
-    scored: int = 0
-    """Rollouts with a reward; the others have an error."""
-    reward_sum: float = 0.0
-    errors: Counter[str] = Field(default_factory=Counter)
-    """How often each error kind occurred."""
-    examples: dict[str, str] = Field(default_factory=dict)
-    """The first task of each error kind, with its detail."""
-    input_tokens: int = 0
-    output_tokens: int = 0
-    seconds: float = 0.0
-    """Time spent in rollouts, added up; with concurrency, more than the clock showed."""
-
-    @property
-    def mean_reward(self) -> float | None:
-        """Mean over the scored rollouts; None if there is none."""
-        return self.reward_sum / self.scored if self.scored else None
-
-    def add(self, record: dict[str, Any]) -> None:
-        """Count one line of `rollouts.jsonl`."""
-        self.rollouts += 1
-        if record["reward"] is not None:
-            self.scored += 1
-            self.reward_sum += record["reward"]
-        if error := record["error"]:
-            self.errors[error["kind"]] += 1
-            self.examples.setdefault(error["kind"], f"{record['task_id']}: {error['detail']}")
-        usage = record.get("usage") or {}
-        self.input_tokens += usage.get("input_tokens") or 0
-        self.output_tokens += usage.get("output_tokens") or 0
-        self.seconds += record["timings"].get("total") or 0
-
-    def metrics(self) -> dict[str, Any]:
-        """As `metrics.json` has it; names as NeMo Gym's where it has them."""
-        fields = self.model_dump(exclude={"reward_sum"})
-        return {"mean/reward": self.mean_reward, **fields}
-
-
-class Scores:
-    """Totals of a run, of its environments, and of its agents where it has several."""
-
-    def __init__(self, inputs: dict[str, Any]) -> None:
-        """`inputs`: those of its manifest."""
-        self.total = Score()
-        self.environments: dict[str, Score] = {}
-        self.agents: dict[str, dict[str, Score]] = {}
-        """By environment and agent."""
-        self._several = bool(inputs.get("agents"))
-
-    def add(self, record: dict[str, Any]) -> None:
-        """Count one line of `rollouts.jsonl`."""
-        self.total.add(record)
-        environment = record["environment"]
-        self.environments.setdefault(environment, Score()).add(record)
-        if self._several:
-            self.agents.setdefault(environment, {}).setdefault(record["agent_ref"]["name"], Score()).add(record)
-
-    def metrics(self) -> dict[str, Any]:
-        """The content of `metrics.json`."""
-        found = {name: score.metrics() for name, score in sorted(self.environments.items())}
-        for name, scores in self.agents.items():
-            found[name]["agents"] = {agent: score.metrics() for agent, score in sorted(scores.items())}
-        return {"total": self.total.metrics(), "environments": found}
-
-
-class RunManifest(BaseModel):
-    """`manifest.json`."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    run: str
-    """Random, or given by whoever had a controller start it; the rollout ids begin with it."""
-    status: Status = "running"
-    starts: int = 1
-    """1, and one more for each resume."""
-    inputs: dict[str, Any]
-    """What the results depend on: digests of environments and datasets, settings of agent, model and plan. A resume
-    with other inputs is refused; a field that another version of gymbox has more is none, while it has its default."""
-    settings: dict[str, Any]
-    """All settings of the last start, secrets replaced by stars."""
-    provider: str | None = None
-    """What held the sandboxes of the last start, and how isolated they were."""
-    images: dict[str, str | None] = Field(default_factory=dict)
-    """Content-addressed image of each environment, where the provider has images."""
-    bases: dict[str, str | None] = Field(default_factory=dict)
-    """What each of these images is based on: `name@sha256:…`, or the engine's id of an image of no registry."""
-    versions: dict[str, str]
-    """Of the last start: Python, packages, and of what held the sandboxes (`docker` is the engine's)."""
-    planned: int
-    done: int = 0
-    scored: int = 0
-    used: Used = Field(default_factory=Used)
-    """What the calls of all models have used, in all starts; while the run goes on, a few seconds old."""
-    stopped_by: Reached | None = None
-    """The limit of the budget that ended the last start."""
-    shards: list[str] = Field(default_factory=list)
-    """The runs that this one was put together from."""
-    started_at: datetime
-    ended_at: datetime | None = None
 
 
 class RunFolder:
@@ -411,22 +304,6 @@ class RunFolder:
 
     def _release(self) -> None:
         os.close(self._file)
-
-
-def manifest_in(path: Path) -> RunManifest | None:
-    """The manifest of the run in a folder; None where there is none.
-
-    Raises:
-        ConfigError: it is damaged, or cannot be read.
-    """
-    try:
-        return RunManifest.model_validate_json((path / MANIFEST).read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise ConfigError(f"cannot read {path / MANIFEST}: {error.strerror}") from error
-    except ValidationError as error:
-        raise ConfigError(f"{path / MANIFEST} is damaged or of another version of gymbox: {error}") from error
 
 
 def _refuse_to_overwrite(path: Path) -> None:

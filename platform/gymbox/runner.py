@@ -31,10 +31,12 @@ from gymbox.models.recorded import RecordedModel
 from gymbox.models.rollout_endpoints import RolloutEndpoints
 from gymbox.models.trajectories import has_token_ids, rebuilt, told_of
 from gymbox.plan import Plan, Slot
-from gymbox.results import RunFolder, Score, Status
+from gymbox.results import RunFolder
 from gymbox.rollout import RolloutController, RolloutResult, run_rollout
 from gymbox.run_control import RunControl
+from gymbox.run_manifest import Status
 from gymbox.runner_settings import DEFAULT_AGENT
+from gymbox.scores import Score
 
 RETRY_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds before the second attempt, doubled for each further one; and at most."""

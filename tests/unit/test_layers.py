@@ -29,6 +29,8 @@ ISLANDS = {
             "plan",
             "merge",
             "results",
+            "run_manifest",
+            "scores",
             "inputs",
             "progress",
         ),
@@ -51,9 +53,9 @@ ISLANDS = {
 CONTRACTS = {
     "controller": {"providers"},
     "providers": {"setup_base_image"},
-    "evaluation": {"results", "rollout", "plan", "runner_settings", "artifacts"},
+    "evaluation": {"results", "run_manifest", "rollout", "plan", "runner_settings", "artifacts"},
     "reports": {"evaluation", "results", "models"},
-    "exports": {"evaluation", "results", "models", "datasets", "row_check", "faults"},
+    "exports": {"evaluation", "results", "run_manifest", "models", "datasets", "row_check", "faults"},
 }
 """What a provider is stands in `gymbox.providers` itself; that much the controller imports, and no provider. The base
 image is named where it is made. An evaluation reads what a run has written; a report shows, and an export tells in the

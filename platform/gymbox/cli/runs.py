@@ -151,7 +151,7 @@ def _view(run: str, controller: str) -> RunView:
 
 
 def _of_folder(id: str, folder: Path) -> RunView:
-    from gymbox.results import manifest_in
+    from gymbox.run_manifest import manifest_in
     from gymbox.runs.found import is_held
     from gymbox.runs.view import view_of_folder
 

@@ -12,7 +12,8 @@ from typing import Any
 from gymbox.errors import RETRYABLE, ConfigError
 from gymbox.evaluation.nemo_layout import OWN, REPEAT, TASK, TERMINAL
 from gymbox.evaluation.rollouts import OURS, Rollout, RunReader, numbers_in
-from gymbox.results import RunFolder, Status
+from gymbox.results import RunFolder
+from gymbox.run_manifest import Status
 from gymbox.runner_settings import DEFAULT
 
 BATCH = 256

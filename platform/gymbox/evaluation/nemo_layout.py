@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from gymbox.errors import ConfigError
-from gymbox.results import FAILURES, MANIFEST
+from gymbox.results import FAILURES
+from gymbox.run_manifest import MANIFEST
 
 INPUTS_SUFFIX, FAILURES_SUFFIX, AGGREGATES_SUFFIX = (
     "_materialized_inputs.jsonl",

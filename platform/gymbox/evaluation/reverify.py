@@ -21,8 +21,9 @@ from gymbox.environment import Environment
 from gymbox.errors import ConfigError, RolloutError, Stage, nearest
 from gymbox.evaluation.nemo_import import inputs_of, line_of
 from gymbox.evaluation.rollouts import Rollout, RunReader
-from gymbox.results import RunFolder, Status
+from gymbox.results import RunFolder
 from gymbox.rollout import RolloutController
+from gymbox.run_manifest import Status
 from gymbox.runner_settings import DEFAULT_AGENT
 
 UNSAFE = "unsafe_"

@@ -28,8 +28,9 @@ from gymbox.evaluation.nemo_layout import (
     nemo_files,
 )
 from gymbox.evaluation.renames import with_names
-from gymbox.results import FAILURES, ROLLOUTS, manifest_in
+from gymbox.results import FAILURES, ROLLOUTS
 from gymbox.rollout import RolloutResult
+from gymbox.run_manifest import manifest_in
 from gymbox.runner_settings import DEFAULT_AGENT
 
 OURS = frozenset(

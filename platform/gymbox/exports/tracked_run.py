@@ -20,7 +20,8 @@ from gymbox.evaluation.rollouts import RunReader
 from gymbox.evaluation.summary import Figures, summary
 from gymbox.evaluation.tallies import Latency, Spread
 from gymbox.exports.rollout_table import record_of, run_name
-from gymbox.results import MANIFEST, METRICS, Status
+from gymbox.results import METRICS
+from gymbox.run_manifest import MANIFEST, Status
 
 TEXT = 2_000
 """Characters of a text in the table; of a longer one, what follows is cut off."""

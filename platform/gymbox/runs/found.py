@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gymbox.errors import ConfigError, nearest
-from gymbox.results import MANIFEST, ROLLOUTS, RunManifest, manifest_in
+from gymbox.results import ROLLOUTS
+from gymbox.run_manifest import MANIFEST, RunManifest, manifest_in
 from gymbox.runs.register import Entry
 
 RUNS = Path("runs")

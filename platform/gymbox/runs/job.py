@@ -23,9 +23,10 @@ from gymbox.http import HttpClient
 from gymbox.judge import recorded
 from gymbox.models import Model
 from gymbox.plan import Plan
-from gymbox.results import LOG, ROLLOUTS, RunFolder, RunManifest, WriteFailed
+from gymbox.results import LOG, ROLLOUTS, RunFolder, WriteFailed
 from gymbox.rollout import RolloutController
 from gymbox.run_control import RunControl
+from gymbox.run_manifest import RunManifest
 from gymbox.runner import Feed, Listed, Summary, Watcher, run
 from gymbox.runner_settings import RunnerSettings
 from gymbox.runs.endpoint import Announce, endpoint

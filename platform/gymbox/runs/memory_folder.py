@@ -8,7 +8,9 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from gymbox.results import RunFolder, RunManifest, Scores, Status
+from gymbox.results import RunFolder
+from gymbox.run_manifest import RunManifest, Status
+from gymbox.scores import Scores
 
 
 class MemoryFolder(RunFolder):

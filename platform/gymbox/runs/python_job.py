@@ -12,7 +12,8 @@ from gymbox.config import Settings
 from gymbox.environment import Environment
 from gymbox.errors import ConfigError
 from gymbox.plan import Plan
-from gymbox.results import RunFolder, RunManifest
+from gymbox.results import RunFolder
+from gymbox.run_manifest import RunManifest
 from gymbox.runner import Feed
 from gymbox.runs.job import Job, check_judge
 from gymbox.runs.memory_folder import MemoryFolder

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from gymbox.errors import ConfigError
-from gymbox.results import manifest_in
+from gymbox.run_manifest import manifest_in
 from gymbox.runner_settings import RunnerSettings
 from gymbox.runs.job import Job
 from gymbox.runs.log import RunLog

@@ -12,7 +12,9 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, Field, ValidationError
 
 from gymbox.errors import Stage
-from gymbox.results import METRICS, ROLLOUTS, RunManifest, Score
+from gymbox.results import METRICS, ROLLOUTS
+from gymbox.run_manifest import RunManifest
+from gymbox.scores import Score
 
 State = Literal["starting", "running", "paused", "stopping", "finished", "stopped", "interrupted", "failed"]
 

@@ -11,11 +11,12 @@ from gymbox.errors import ErrorKind, RolloutError, Stage
 from gymbox.plan import Plan
 from gymbox.printable import printable
 from gymbox.progress import Progress, duration, short, show
-from gymbox.results import RunFolder, Score
+from gymbox.results import RunFolder
 from gymbox.rollout import RolloutResult
 from gymbox.run_control import RunControl
 from gymbox.runner import Summary
 from gymbox.runner_settings import RunnerSettings
+from gymbox.scores import Score
 from gymbox_sandbox.responses import Response, Usage
 from rich.console import Console
 

@@ -9,10 +9,11 @@ import pytest
 from gymbox.environment import Environment
 from gymbox.plan import Plan
 from gymbox.progress import Progress, show
-from gymbox.results import RunFolder, Score
+from gymbox.results import RunFolder
 from gymbox.rollout import RolloutResult
 from gymbox.runner import Summary
 from gymbox.runner_settings import RunnerSettings
+from gymbox.scores import Score
 
 from tests.unit.progress.test_progress import console, text
 

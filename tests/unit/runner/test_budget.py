@@ -18,8 +18,9 @@ from gymbox.http import HttpClient
 from gymbox.models.prices import Price, Spent
 from gymbox.models.scripted import ScriptedModel, Tokens
 from gymbox.plan import Plan
-from gymbox.results import RunFolder, manifest_in
+from gymbox.results import RunFolder
 from gymbox.run_control import RunControl
+from gymbox.run_manifest import manifest_in
 from gymbox.runner import Player, Summary, run
 from gymbox.runner_settings import RunnerSettings
 from gymbox.runs.job import check_left

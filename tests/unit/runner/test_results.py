@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from gymbox.errors import ConfigError
-from gymbox.results import RunFolder, Score, WriteFailed
+from gymbox.results import RunFolder, WriteFailed
+from gymbox.scores import Score
 
 
 def opened(path: Path, *, resume: bool = False, **inputs: Any) -> RunFolder:

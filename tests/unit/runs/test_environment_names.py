@@ -9,7 +9,8 @@ import pytest
 from gymbox.evaluation.parts import Planned, planned_of
 from gymbox.evaluation.rollouts import RunReader
 from gymbox.plan import Plan
-from gymbox.results import RunFolder, manifest_in
+from gymbox.results import RunFolder
+from gymbox.run_manifest import manifest_in
 from gymbox.runner_settings import RunnerSettings
 from gymbox.runs.environments import EnvironmentChoice, environments_of
 from gymbox.runs.view import view_of_folder

@@ -11,13 +11,14 @@ from gymbox.dataset import Row
 from gymbox.environment import Environment
 from gymbox.errors import NotFound, Stage
 from gymbox.plan import Slot
-from gymbox.results import Score, manifest_in
 from gymbox.rollout import RolloutResult
 from gymbox.run_control import RunControl
+from gymbox.run_manifest import manifest_in
 from gymbox.runs import events as events_module
 from gymbox.runs.events import events
 from gymbox.runs.live import LiveRun, LiveRuns
 from gymbox.runs.view import scores_in, view_of_folder
+from gymbox.scores import Score
 
 from .conftest import Open, line
 

@@ -15,9 +15,9 @@ from typing import Self
 from gymbox_sandbox.lifecycle import fingerprint
 
 from gymbox.controller.app import controller_app
-from gymbox.controller.containers import LONGEST_GOODBYE
 from gymbox.controller.environments import LoadedEnvironments
 from gymbox.controller.line import Claim
+from gymbox.controller.removals import LONGEST_GOODBYE
 from gymbox.controller.routes import Routes
 from gymbox.controller.sandboxes import Sandboxes
 from gymbox.controller.server import guard_of

@@ -64,7 +64,7 @@ class Adoption:
         for id in claims.keys() - there:
             self.containers.claims.container_gone(id)
         self.containers.claims.drop_unreadable()
-        await asyncio.gather(*(self.containers.remove(id).wait() for id in doomed - there))
+        await asyncio.gather(*(self.containers.removals.begin(id).wait() for id in doomed - there))
         # the provider knows no more of a container that a crash has seen half removed, or not yet made
         await asyncio.to_thread(self.state.clear_sockets_but, there | self.state.intended_deletes())
         # what has ended since then is not handed out
@@ -96,7 +96,7 @@ class Adoption:
                 await self.provider.reopen(self.containers.spec(container))
         except Exception as error:
             log.warning("removing %s, which cannot be adopted: %s", found.id, error)
-            await self.containers.remove(found.id, started).wait()
+            await self.containers.removals.begin(found.id, started).wait()
             return
         container.closing = made is not environment or found.labels.get(DIGEST_LABEL) != environment.digest
         for phase in ("queued", "created", "started", "ready"):

@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from gymbox_sandbox.lifecycle import CreateSandbox, Ended, QueuePlace
 
@@ -24,30 +24,18 @@ from gymbox.controller.container import (
 )
 from gymbox.controller.line import Claim, FairLine, Ticket
 from gymbox.controller.rates import Durations
+from gymbox.controller.removals import Removals
 from gymbox.controller.session_ends import SessionEnds
 from gymbox.controller.state import StateDirectory
 from gymbox.environment import Environment
-from gymbox.errors import ImageBuildFailed, Problem, StartFailed, Unavailable
+from gymbox.errors import ImageBuildFailed, Problem, StartFailed
 from gymbox.http import HttpClient
 from gymbox.providers import ModelsAt, SandboxProvider, Started, StartSpec, containers_stay
 
 log = logging.getLogger(__name__)
 
-LONGEST_PAUSE = 30.0
-"""Seconds between tries to stop what does not want to stop."""
 PROMPTLY = 2.0
 """Seconds in which a server has to tell its sessions to whoever only shows sandboxes."""
-LONGEST_GOODBYE = 10.0
-"""Seconds for which a controller that ends waits for removals under way; the next one goes on with them."""
-
-
-class _Removal(NamedTuple):
-    """A container on its way out."""
-
-    tried: asyncio.Event
-    """The first try has been made."""
-    task: asyncio.Task[None]
-    """Ends once it is gone."""
 
 
 class Watcher(Protocol):
@@ -82,6 +70,7 @@ class Containers:
         self._http = http
         self._watcher = watcher
         self.claims = state.claims
+        self.removals = Removals(provider, state, http)
         self._line = FairLine(max_starting)
         self._took = Durations()
         self._refilling: set[Container] = set()
@@ -90,7 +79,6 @@ class Containers:
         """Puts in place what a container begins with."""
         self._live: dict[str, Container] = {}
         self._shared: dict[str, list[Container]] = {}
-        self._removals: dict[str, _Removal] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._session_ends = SessionEnds(http, self._spawn)
 
@@ -257,7 +245,7 @@ class Containers:
     async def _start(self, container: Container) -> None:
         try:
             await self._provider.prepare(container.environment)
-            await self._until_gone(container)
+            await self.removals.until_gone(container)
             async with self._turn(container):
                 container.mark("queued")
                 began = time.monotonic()
@@ -266,7 +254,7 @@ class Containers:
             if container.snapshot is not None and container.early_end is None:
                 await self._load_into(container, started)
             if container.early_end is not None:
-                await self.remove(container.id).wait()
+                await self.removals.begin(container.id).wait()
                 raise StartFailed(container.early_end)
             container.started = started
         except Problem as error:
@@ -310,7 +298,7 @@ class Containers:
         container.error = error
         self._forget(container)
         if "queued" in container.times:  # its start had begun, and may have left something
-            self.remove(container.id)
+            self.removals.begin(container.id)
         if isinstance(error, StartFailed):
             ended = error.ended
         else:
@@ -328,7 +316,7 @@ class Containers:
         log.warning("container %s ended: %s (%s)", id, ended.cause, ended.detail)
         self._forget(container)
         self._watcher.ended(container, ended)
-        self.remove(container.id, container.started)
+        self.removals.begin(container.id, container.started)
 
     async def stop(self, container: Container) -> None:
         """Remove it. Returns after the first try; what fails is tried again in the background, after a crash too."""
@@ -337,53 +325,7 @@ class Containers:
         if container.starting is not None and not container.starting.done():
             container.starting.cancel()
             await asyncio.wait({container.starting})
-        await self.remove(container.id, container.started).wait()
-
-    async def _until_gone(self, container: Container) -> None:
-        """
-        Raises:
-            Unavailable: what an earlier start of its id left behind cannot be removed.
-        """
-        removal, timeout = self._removals.get(container.id), container.environment.manifest.timeouts.start
-        if removal is not None and (await asyncio.wait({removal.task}, timeout=timeout))[1]:
-            raise Unavailable(f"what an earlier start of {container.id} left behind cannot be removed yet")
-
-    async def _remove_at_last(self, id: str, started: Started | None, tried: asyncio.Event) -> None:
-        pause = 0.5
-        try:
-            if started is not None and started.socket is not None:
-                await self._http.forget(started.socket)
-            while not await self._removed(id):
-                tried.set()
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-        finally:
-            del self._removals[id]
-            tried.set()
-
-    async def _removed(self, id: str) -> bool:
-        try:
-            await self._provider.stop(id)
-        except Exception as error:
-            log.warning("container %s cannot be removed yet: %s", id, error)
-            return False
-        self.claims.container_gone(id)
-        self._state.deleted(id)
-        return True
-
-    # --- stopping
-
-    def remove(self, id: str, started: Started | None = None) -> asyncio.Event:
-        """Remove it, however many tries it takes, after a crash too; nothing of its id is started before.
-
-        Returns: what is set once the first try has been made.
-        """
-        self._state.intend_delete(id)
-        if id not in self._removals:
-            tried = asyncio.Event()
-            task = asyncio.create_task(self._remove_at_last(id, started, tried), name=f"remove {id}")
-            self._removals[id] = _Removal(tried, task)
-        return self._removals[id].tried
+        await self.removals.begin(container.id, container.started).wait()
 
     async def started_or_failed(self, within: float) -> None:
         """Give the starts in flight `within` seconds to finish."""
@@ -404,12 +346,7 @@ class Containers:
         for container in self._live.values():
             if container.idle is not None:
                 container.idle.cancel()
-        first_tries = [asyncio.create_task(removal.tried.wait()) for removal in self._removals.values()]
-        if ends := {*self._tasks, *first_tries}:
-            await asyncio.wait(ends, timeout=LONGEST_GOODBYE)
-        for task in [*first_tries, *(removal.task for removal in self._removals.values())]:
-            task.cancel()
-            await asyncio.wait({task})
+        await self.removals.close(self._tasks)
         if (staying := sum(len(one.sandboxes) for one in live)) and containers_stay(self._provider):
             few = "sandbox stays; the next start with the same state adopts it"
             many = "sandboxes stay; the next start with the same state adopts them"

@@ -195,8 +195,9 @@ def overhead(folder: Path) -> list[Figure]:
     from gymbox.http import HttpClient
     from gymbox.models.scripted import ScriptedModel
     from gymbox.plan import Plan
+    from gymbox.players import Player
     from gymbox.results import RunFolder
-    from gymbox.runner import Player, run
+    from gymbox.runner import run
     from gymbox.runner_settings import RunnerSettings
     from gymbox_sandbox.responses import Response
     from gymbox_sandbox.tasks import Task

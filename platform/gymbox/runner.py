@@ -17,20 +17,16 @@ from gymbox_sandbox.responses import Response
 from pydantic import BaseModel, Field
 
 from gymbox import logs
-from gymbox.agents import Agent
 from gymbox.artifacts import ArtifactStore, KeptArtifacts
 from gymbox.budget import Meter, Reached
 from gymbox.cancels import Cancelled
 from gymbox.errors import ErrorKind, RolloutError, Stage
 from gymbox.http import HttpClient
-from gymbox.models import Model
 from gymbox.models.capture import Capture
 from gymbox.models.cassettes import CALLS
-from gymbox.models.metered import MeteredModel
-from gymbox.models.recorded import RecordedModel
-from gymbox.models.rollout_endpoints import RolloutEndpoints
 from gymbox.models.trajectories import has_token_ids, rebuilt, told_of
 from gymbox.plan import Plan, Slot
+from gymbox.players import Member, Players, members_of
 from gymbox.results import RunFolder
 from gymbox.rollout import RolloutController, RolloutResult, run_rollout
 from gymbox.run_control import RunControl
@@ -93,18 +89,6 @@ class Summary(BaseModel):
         return self.total.scored == self.planned
 
 
-@dataclass(frozen=True, slots=True)
-class Player:
-    """An agent, and the model that it asks."""
-
-    agent: Agent
-    model: Model
-
-
-Players = Mapping[str | None, Player]
-"""By the agent's name; None is the one that has no name."""
-
-
 async def run(
     plan: Plan,
     players: Players,
@@ -144,7 +128,7 @@ async def run(
     if settings.capture != "off":
         rate, secrets = settings.capture_rate, logs.hidden()
         capture = Capture(folder.path / CALLS, mode=settings.capture, rate=rate, secrets=secrets)
-    members = _members(players, http, meter, capture)
+    members = members_of(players, http, meter, capture)
     run = _Run(
         plan=plan,
         members=members,
@@ -206,29 +190,10 @@ class Listed:
         return next(self._slots, None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
-    agent: Agent
-    model: Model
-    """Metered, and recorded where the run's calls are."""
-    endpoints: RolloutEndpoints
-
-
-def _members(players: Players, http: HttpClient, meter: Meter, capture: Capture | None) -> dict[str | None, _Member]:
-    """By the name of the agent; those who ask the same model share its endpoints."""
-    endpoints: dict[int, tuple[Model, RolloutEndpoints]] = {}
-    for player in players.values():
-        if id(player.model) not in endpoints:
-            model: Model = MeteredModel.of(player.model, meter)
-            model = model if capture is None else RecordedModel.of(model, capture)
-            endpoints[id(player.model)] = model, RolloutEndpoints(model, http)
-    return {name: _Member(player.agent, *endpoints[id(player.model)]) for name, player in players.items()}
-
-
 @dataclass
 class _Run:
     plan: Plan
-    members: Mapping[str | None, _Member]
+    members: Mapping[str | None, Member]
     controller: RolloutController
     http: HttpClient
     folder: RunFolder

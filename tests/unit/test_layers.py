@@ -26,6 +26,7 @@ ISLANDS = {
             "rollout",
             "runner",
             "runner_settings",
+            "players",
             "plan",
             "merge",
             "results",

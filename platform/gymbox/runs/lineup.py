@@ -12,7 +12,7 @@ from gymbox.config import Settings, record
 from gymbox.errors import ConfigError, nearest
 from gymbox.models import Model
 from gymbox.plan import Plan
-from gymbox.runner import Player, Players
+from gymbox.players import Player, Players
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ from gymbox.http import HttpClient
 from gymbox.models.prices import Price, Spent
 from gymbox.models.scripted import ScriptedModel, Tokens
 from gymbox.plan import Plan
+from gymbox.players import Player
 from gymbox.results import RunFolder
 from gymbox.run_control import RunControl
 from gymbox.run_manifest import manifest_in
-from gymbox.runner import Player, Summary, run
+from gymbox.runner import Summary, run
 from gymbox.runner_settings import RunnerSettings
 from gymbox.runs.job import check_left
 from gymbox_sandbox.responses import Response

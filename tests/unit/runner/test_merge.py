@@ -15,8 +15,9 @@ from gymbox.errors import ConfigError
 from gymbox.http import HttpClient
 from gymbox.merge import merged
 from gymbox.plan import Plan
+from gymbox.players import Player
 from gymbox.results import RunFolder
-from gymbox.runner import Player, run
+from gymbox.runner import run
 from gymbox.runner_settings import RunnerSettings
 
 from .conftest import CountingAgent, MemoryController, SilentModel, row

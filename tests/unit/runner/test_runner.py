@@ -12,10 +12,11 @@ from gymbox.environment import Environment
 from gymbox.errors import ConfigError, ErrorKind, Stage
 from gymbox.http import HttpClient
 from gymbox.plan import Plan, Slot
+from gymbox.players import Player
 from gymbox.results import RunFolder, WriteFailed
 from gymbox.rollout import RolloutResult
 from gymbox.run_control import RunControl
-from gymbox.runner import Player, Summary, run
+from gymbox.runner import Summary, run
 from gymbox.runner_settings import RunnerSettings
 
 from .conftest import CountingAgent, FailingAgent, MemoryController, SilentModel, row

@@ -11,7 +11,7 @@ from gymbox.agents import Agent, AgentModel, Tools
 from gymbox.agents.tool_loop import ToolLoop
 from gymbox.environment import Environment
 from gymbox.models import Call, Model
-from gymbox.runner import Player
+from gymbox.players import Player
 from gymbox_sandbox.responses import Message, Response, ResponsesParams
 from gymbox_sandbox.tasks import Task
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gymbox.errors import RETRYABLE, ConfigError
+from gymbox.evaluation.line_identity import OURS
 from gymbox.evaluation.nemo_layout import OWN, REPEAT, TASK, TERMINAL
-from gymbox.evaluation.rollouts import OURS, Rollout, RunReader, numbers_in
+from gymbox.evaluation.rollouts import Rollout, RunReader, numbers_in
 from gymbox.results import RunFolder
 from gymbox.run_manifest import Status
 from gymbox.runner_settings import DEFAULT

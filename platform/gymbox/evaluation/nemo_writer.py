@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from gymbox.errors import ConfigError
+from gymbox.evaluation.line_identity import agent_of, row_of
 from gymbox.evaluation.nemo_aggregates import Aggregates
 from gymbox.evaluation.nemo_layout import (
     ATTEMPT,
@@ -27,7 +28,7 @@ from gymbox.evaluation.nemo_layout import (
     to_nemo,
 )
 from gymbox.evaluation.parts import planned_of
-from gymbox.evaluation.rollouts import RunReader, agent_of, rollout_of, row_of
+from gymbox.evaluation.rollouts import RunReader, rollout_of
 from gymbox.plan import Slot
 from gymbox.results import FAILURES, sync
 from gymbox.runner_settings import DEFAULT_AGENT

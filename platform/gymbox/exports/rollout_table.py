@@ -27,8 +27,9 @@ from typing import Any
 
 from gymbox.datasets.files import Written, digest_of, new_file
 from gymbox.errors import ConfigError
+from gymbox.evaluation.line_identity import row_of
 from gymbox.evaluation.line_shape import object_in
-from gymbox.evaluation.rollouts import Rollout, RunReader, row_of
+from gymbox.evaluation.rollouts import Rollout, RunReader
 from gymbox.exports.columns import JSON, json_text, plain_text, write_parquet
 from gymbox.row_check import PARAMS
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from gymbox.errors import ConfigError
-from gymbox.evaluation.rollouts import RunReader, rollout_of, row_of, task_key
+from gymbox.evaluation.line_identity import row_of, task_key
+from gymbox.evaluation.rollouts import RunReader, rollout_of
 from gymbox.evaluation.summary import summary
 
 from tests.unit.evaluation.conftest import line

@@ -33,7 +33,7 @@ from gymbox_sandbox.lifecycle import (
 )
 
 from gymbox.environment import Environment, EnvironmentView, Manifest
-from gymbox.errors import Invalid, NotFound, Problem, SandboxEnded, StartFailed, Unavailable
+from gymbox.errors import NotFound, Problem, SandboxEnded, StartFailed, Unavailable
 from gymbox.held_sandbox import HeldSandbox, delete_quietly
 from gymbox.http import Answer, HttpClient
 from gymbox.network import Traffic
@@ -333,15 +333,7 @@ class ControllerClient:
         Raises:
             Invalid: the controller has told no address for it, since it knows of no proxy.
         """
-        if view.url is None:
-            raise Invalid(f"the controller told no address for sandbox {view.id}")
-        control = view.tokens.control if view.tokens else self._token
-        tools = view.tokens.tools if view.tokens else self._token
-        reach = Reach(
-            base=view.url if self._proxy_url is None else f"{self._proxy_url}/sandboxes/{view.id}",
-            headers={"Authorization": f"Bearer {control}", ROLLOUT_HEADER: view.id},
-            tools_headers={"Authorization": f"Bearer {tools}", ROLLOUT_HEADER: view.id},
-        )
+        reach = Reach.through_proxy(view, self._proxy_url, self._token)
 
         async def why() -> Ended | None:
             return await self._why(view.id)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
-from gymbox_sandbox.lifecycle import Ended
+from gymbox_sandbox.lifecycle import ROLLOUT_HEADER, Ended, SandboxView
 
-from gymbox.errors import ErrorKind, Gone, NotFound, Problem, SandboxEnded, Unavailable
+from gymbox.errors import ErrorKind, Gone, Invalid, NotFound, Problem, SandboxEnded, Unavailable
 from gymbox.http import Answer, HttpClient
 
 TRIES = 3
@@ -32,6 +32,26 @@ class Reach:
     """For what the agent calls."""
     check: Callable[[], None] | None = None
     """Raises while nothing in the sandbox can be called; None: whoever forwards knows."""
+
+    @classmethod
+    def through_proxy(cls, view: SandboxView, proxy_url: str | None, token: str) -> Reach:
+        """As the controller tells of it.
+
+        Args:
+            proxy_url: where the proxy is reached; None: where the controller says.
+            token: for a sandbox of which it tells no tokens.
+
+        Raises:
+            Invalid: it tells no address, since it knows of no proxy.
+        """
+        if view.url is None:
+            raise Invalid(f"the controller told no address for sandbox {view.id}")
+        control, tools = (view.tokens.control, view.tokens.tools) if view.tokens else (token, token)
+        return cls(
+            base=view.url if proxy_url is None else f"{proxy_url}/sandboxes/{view.id}",
+            headers={"Authorization": f"Bearer {control}", ROLLOUT_HEADER: view.id},
+            tools_headers={"Authorization": f"Bearer {tools}", ROLLOUT_HEADER: view.id},
+        )
 
 
 Why = Callable[[], Awaitable[Ended | None]]

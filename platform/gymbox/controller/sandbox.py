@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gymbox_sandbox.lifecycle import CreateSandbox, Ended, ForkSandbox, Phases, Route
@@ -84,3 +85,12 @@ def no_own_labels(request: CreateSandbox | ForkSandbox) -> None:
     """
     if any(name.startswith(OWN_LABELS) for name in request.labels):
         raise Invalid(f"labels whose names start with {OWN_LABELS!r} are the controller's own")
+
+
+def by_snapshot(sandboxes: Iterable[Sandbox]) -> dict[str, list[str]]:
+    """The snapshots with which some of these began, and the ids of those."""
+    found: dict[str, list[str]] = {}
+    for sandbox in sandboxes:
+        if sandbox.request.snapshot is not None:
+            found.setdefault(sandbox.request.snapshot, []).append(sandbox.id)
+    return found

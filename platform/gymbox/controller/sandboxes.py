@@ -30,7 +30,7 @@ from gymbox.controller.line import Ticket
 from gymbox.controller.metrics import Metrics
 from gymbox.controller.pools import Pools
 from gymbox.controller.routes import Routes
-from gymbox.controller.sandbox import Sandbox, no_own_labels
+from gymbox.controller.sandbox import Sandbox, by_snapshot, no_own_labels
 from gymbox.controller.settings import ControllerSettings
 from gymbox.controller.snapshots import Snapshots
 from gymbox.controller.state import StateDirectory
@@ -78,7 +78,7 @@ class Sandboxes:
             state.path / "snapshots",
             http,
             state.directory_of,
-            self._began_with,
+            lambda: by_snapshot(self._live.values()),
             megabytes=settings.snapshot_mb,
             age=settings.snapshot_age,
         )
@@ -369,14 +369,6 @@ class Sandboxes:
         sandbox.container.paused = paused
         sandbox.route = sandbox.route.model_copy(update={"paused": paused})
         await self._routes.taken(self._routes.put(sandbox.route))
-
-    def _began_with(self) -> dict[str, list[str]]:
-        """The snapshots with which living sandboxes began, and which these are."""
-        found: dict[str, list[str]] = {}
-        for sandbox in self._live.values():
-            if sandbox.request.snapshot is not None:
-                found.setdefault(sandbox.request.snapshot, []).append(sandbox.id)
-        return found
 
     def end(self, sandbox: Sandbox, ended: Ended) -> asyncio.Task[None]:
         """It is no more, for this cause. Returns: its removal, under way."""

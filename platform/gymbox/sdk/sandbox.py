@@ -18,7 +18,6 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Self
 
-from gymbox_sandbox.spawn import Spawn
 from gymbox_sandbox.wire import ExecRequest, ExecResult, Pty
 from pydantic import ValidationError
 
@@ -32,13 +31,13 @@ from gymbox.runs.environments import EnvironmentChoice, environments_of
 from gymbox.runs.places import Places
 from gymbox.runs.reach import reach
 from gymbox.sandbox_client import SandboxClient
+from gymbox.sdk.arguments import Content, as_bytes, given_of, known_to_controller, unfit
 from gymbox.sdk.collected import LARGE_OUTPUT, LARGE_STDIN, collected
 from gymbox.sdk.host import ProviderChoice, check_provider, shared_host
 from gymbox.sdk.plain_environment import PlainEnvironment, plain_environment
 from gymbox.sdk.pool import SandboxPool, of_its_own_kind
 from gymbox.sdk.trees import pack, unpack
 
-Content = str | bytes
 _OF_EACH = frozenset({"provider", "places", "cwd", "env", "timeout"})
 """Arguments that say nothing of what a sandbox is made of."""
 
@@ -102,7 +101,7 @@ class Sandbox:
         if controller is not None:
             check_provider(provider)
             address(controller, "controller")
-            self._name = _known_to_controller(image, environment, network, limits)
+            self._name = known_to_controller(image, environment, network, limits)
             return
         if token is not None:
             raise ConfigError("token= is for a controller that runs elsewhere: add controller=http://…")
@@ -114,7 +113,7 @@ class Sandbox:
     ) -> Environment:
         if environment is None:
             return plain_environment(image, network, limits)
-        if given := _given(image, network, limits):
+        if given := given_of(image, network, limits):
             raise ConfigError(f"{given} cannot be given with environment=: its environment.yaml says that")
         return environments_of([environment], self._places.environments)[0]
 
@@ -219,7 +218,7 @@ class Sandbox:
             Invalid: an argument is wrong, or there is no such directory.
             SandboxEnded: the sandbox is no more, with the cause.
         """
-        given = _bytes(stdin)
+        given = as_bytes(stdin)
         large = isinstance(output_limit, int) and output_limit > LARGE_OUTPUT
         kept = LARGE_OUTPUT if large else output_limit
         request = self._request(command=command, cwd=cwd, env=env, timeout=timeout, output_limit=kept)
@@ -255,7 +254,7 @@ class Sandbox:
             Invalid, SandboxEnded: (on entering) as `exec`.
             TimedOut: it was silent for longer than it may run.
         """
-        told = {"stdin": base64.b64encode(_bytes(stdin)).decode()} if stdin else {}
+        told = {"stdin": base64.b64encode(as_bytes(stdin)).decode()} if stdin else {}
         request = self._request(
             command=command, cwd=cwd, env=env, timeout=timeout, stdin_open=stdin_open, pty=pty, stream=True, **told
         )
@@ -291,7 +290,7 @@ class Sandbox:
             Forbidden: the agent's user may not write there, or to that file.
             Conflict: the disk is full.
         """
-        await self.client.write_file(self._at(path), _bytes(content), mode)
+        await self.client.write_file(self._at(path), as_bytes(content), mode)
 
     async def upload(self, source: Path | str, path: str) -> None:
         """Copy a file, or all that is in a folder, from here to `path`.
@@ -348,7 +347,7 @@ class Sandbox:
             request = ExecRequest(cwd=place, env=variables, timeout=timeout, **fields)
         except ValidationError as error:
             raise Invalid(f"the command cannot be run:\n{explain(error, list(ExecRequest.model_fields))}") from error
-        if wrong := _unfit(request):
+        if wrong := unfit(request):
             raise Invalid(f"the command cannot be run:\n  {wrong}")
         return request
 
@@ -360,48 +359,3 @@ def _here() -> Places:
     from gymbox.cli.places import here  # where this user's files are is read from environment variables
 
     return here()
-
-
-def _bytes(content: Content | None) -> bytes:
-    """
-    Raises:
-        Invalid: it is neither text nor bytes.
-    """
-    if isinstance(content, str):
-        return content.encode()
-    if content is not None and not isinstance(content, bytes | bytearray | memoryview):
-        raise Invalid(f"content is given as text or bytes, not as {type(content).__name__}")
-    return bytes(content or b"")
-
-
-def _unfit(request: ExecRequest) -> str:
-    """Why no process can be started like that."""
-    words = [request.command] if isinstance(request.command, str) else request.command
-    try:
-        Spawn(words, cwd=request.cwd or "", env=request.env, timeout=request.timeout).to_bytes()
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
-def _given(image: str | None, network: Any, limits: Mapping[str, Any]) -> str:
-    """Names of the arguments that say how a sandbox is made."""
-    named = {"image": image, "network": network, **limits}
-    return ", ".join(f"{name}=" for name, value in named.items() if value is not None)
-
-
-def _known_to_controller(image: Any, environment: Any, network: Any, limits: Mapping[str, Any]) -> str:
-    """The name of the environment to ask a controller for.
-
-    Raises:
-        ConfigError: it is asked for what it takes from nobody.
-    """
-    if given := _given(image, network, limits):
-        raise ConfigError(
-            f"{given} cannot be given with controller=: a controller makes sandboxes only of environments that it "
-            "knows, so that no caller chooses what runs on its machine. Give environment=NAME, or leave controller= "
-            "out to have one in this process"
-        )
-    if not isinstance(environment, str):
-        raise ConfigError("controller= needs environment=NAME, the name of an environment that the controller knows")
-    return environment

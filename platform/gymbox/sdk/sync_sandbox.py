@@ -18,9 +18,10 @@ from gymbox_sandbox.wire import ExecResult
 from gymbox.execution import ExecEvent, Execution
 from gymbox.runs.loop_thread import LoopThread
 from gymbox.sandbox_client import SandboxClient
+from gymbox.sdk.arguments import Content
 from gymbox.sdk.host import ProviderChoice
 from gymbox.sdk.pool import SandboxPool
-from gymbox.sdk.sandbox import Content, Sandbox
+from gymbox.sdk.sandbox import Sandbox
 
 Call = Callable[[Coroutine[Any, Any, Any]], Any]
 

@@ -11,9 +11,9 @@ from pydantic import PrivateAttr
 
 from gymbox.errors import ErrorKind, Invalid, ModelFailure
 from gymbox.models import Call
-from gymbox.models.chat_answers import response_from_chat
+from gymbox.models.chat_answers import chat_error, response_from_chat
 from gymbox.models.chat_requests import chat_from_params
-from gymbox.models.chat_streams import chat_error, chunk_of_answer, events_from_chat, whole_chunks
+from gymbox.models.chat_streams import chunk_of_answer, events_from_chat, whole_chunks
 from gymbox.models.endpoint import Endpoint
 from gymbox.models.events import Event, one_terminal
 from gymbox.models.messages_requests import params_from_messages

@@ -32,7 +32,7 @@ from gymbox_sandbox.responses import (
 )
 from pydantic import ValidationError
 
-from gymbox.errors import Invalid
+from gymbox.errors import Invalid, ModelFailure
 from gymbox.models.chat_messages import (
     OF_REASONING,
     RECORD,
@@ -355,3 +355,9 @@ def _incomplete_reason(
         if object_arguments(last) != last:
             return "max_output_tokens"
     return None
+
+
+def chat_error(failure: ModelFailure) -> dict[str, Any]:
+    """A failure as the error of a Chat answer."""
+    kind = failure.rollout_kind.value
+    return {"message": failure.detail, "type": "server_error", "code": kind, "param": None, "rollout_kind": kind}

@@ -22,7 +22,7 @@ from gymbox_sandbox.responses import Response
 
 from gymbox.errors import ErrorKind, ModelFailure
 from gymbox.models import events as told
-from gymbox.models.chat_answers import chat_from_response, response_from_chat
+from gymbox.models.chat_answers import chat_error, chat_from_response, response_from_chat
 from gymbox.models.events import TERMINAL, Event, Gathered
 from gymbox.models.exchange import error_of, kind_of_code
 from gymbox.models.thoughts import Thoughts
@@ -395,9 +395,3 @@ class _Writer:
         except ModelFailure as failure:
             return failure
         raise AssertionError("unreachable")
-
-
-def chat_error(failure: ModelFailure) -> dict[str, Any]:
-    """A failure as the error of a Chat answer."""
-    kind = failure.rollout_kind.value
-    return {"message": failure.detail, "type": "server_error", "code": kind, "param": None, "rollout_kind": kind}

@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 from gymbox.errors import AtCapacity, ErrorKind, Invalid, ModelFailure, Problem, TimedOut, Unavailable
 from gymbox.guard import refusal
 from gymbox.models import Model
-from gymbox.models.chat_streams import chat_error
+from gymbox.models.chat_answers import chat_error
 from gymbox.models.events import Event, whole
 from gymbox.models.rollout_paths import is_rollout
 from gymbox.models.sse import DONE, event_bytes

@@ -4,6 +4,8 @@ rewards anew."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +46,9 @@ from gymbox.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from gymbox.evaluation.reverify import Changes
     from gymbox.evaluation.rollouts import RunReader
+    from gymbox.judge import Judge
+    from gymbox.results import RunFolder
+    from gymbox.runner_settings import RunnerSettings
 
 app = typer.Typer(
     cls=Commands,
@@ -292,7 +297,6 @@ async def _reverify(
     from gymbox.errors import ErrorKind
     from gymbox.evaluation.reverify import chosen, output_of, refuse_without_effect, reverified
     from gymbox.http import HttpClient
-    from gymbox.judge import recorded
     from gymbox.runs.job import check_judge
     from gymbox.runs.readiness import until_ready
     from gymbox.runs.sandbox_source import SourceRequest, sandbox_source
@@ -325,5 +329,19 @@ async def _reverify(
                 resume=resume,
                 limit=limit,
                 settings=settings.record(),
-                recorded=recorded(source.judge, output, mode=runner.capture, rate=runner.capture_rate),
+                during=lambda folder: _asked(source.judge, folder, runner),
             )
+
+
+@asynccontextmanager
+async def _asked(judge: Judge | None, folder: RunFolder, runner: RunnerSettings) -> AsyncIterator[None]:
+    """Within the block, what the judge is asked is counted in the manifest, and on record as `runner.capture` says."""
+    from gymbox.budget import Budget, Meter
+    from gymbox.judge import recorded
+
+    meter = Meter(Budget(), folder.manifest.used)
+    if judge is not None:
+        judge.metered(meter)
+    async with recorded(judge, folder.path, mode=runner.capture, rate=runner.capture_rate):
+        async with meter.running(lambda: None, lambda: False, folder.save):
+            yield

@@ -126,7 +126,7 @@ async def reverified(
     resume: bool = False,
     limit: int | None = None,
     settings: dict[str, Any] | None = None,
-    recorded: AbstractAsyncContextManager[None] | None = None,
+    during: Callable[[RunFolder], AbstractAsyncContextManager[None]] = lambda folder: nullcontext(),
     told: Callable[[Rollout, RolloutError | float], None] = lambda rollout, outcome: None,
 ) -> Changes:
     """Write a run to `output` that has the lines of this one, with new rewards. The old run stays as it is.
@@ -139,8 +139,8 @@ async def reverified(
         only: a kind of error; lines that did not end so are copied.
         resume: go on in `output` with what is not done there.
         limit: lines to write in this start; a resume goes on with the others.
-        recorded: entered when `output` is this run's, and left before it is closed: what the judge is asked in between
-            may be written there.
+        during: entered once the output is open, and left before it is closed: what the judge is asked in between may
+            be recorded and counted there.
 
     Raises:
         ConfigError: `output` holds something else, or the run is damaged.
@@ -177,7 +177,7 @@ async def reverified(
     status: Status = "failed"
     try:
         left = islice((rollout for rollout in reader if rollout.id not in folder.done), limit)
-        async with recorded or nullcontext(), asyncio.TaskGroup() as crew:
+        async with during(folder), asyncio.TaskGroup() as crew:
             for _ in range(min(concurrency, planned - len(folder.done))):
                 crew.create_task(work.through(left))
         status = "finished" if len(folder.done) == planned else "interrupted"

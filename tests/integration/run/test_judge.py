@@ -85,6 +85,9 @@ async def test_what_the_judge_is_asked_when_rewards_are_made_anew_is_recorded_wi
     ]
     asking = {line["reverified"]["sandbox"] for line in gymbox.lines("again")}
     assert {call["rollout"] for call in calls} == asking and len(asking) == 2
+    used = gymbox.read("again", "manifest.json")["used"]
+    asked = [call for call in calls if not call["judge"].get("remembered")]
+    assert used["calls"] == len(asked) > 0 and used["seconds"] > 0
     write_report([RunReader(gymbox.folder / "again")], {"html": gymbox.folder / "report.html"})
     for told in trajectories((gymbox.folder / "report.html").read_text()).values():
         [question] = told["judged"]

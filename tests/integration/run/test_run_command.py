@@ -112,23 +112,6 @@ async def test_a_wrong_request_is_one_message_and_starts_nothing(
     assert not (gymbox.folder / "runs").exists()
 
 
-async def test_a_dry_run_checks_everything_and_starts_nothing(gymbox: Gymbox) -> None:
-    settings = ("environment=counter,weather", "model=scripted", "runner.limit=5", "runner.repeats=2")
-    no_engine = ("provider=docker", "provider.host=unix:///no/engine/here")
-    ended = await gymbox.run(*settings, *no_engine, "runner.output=out", "--dry-run")
-    assert ended.code == 0, ended.err
-    assert ended.out.splitlines()[:2] == ["counter: 10 rollouts", "weather: 10 rollouts"]
-    assert "all settings and rows are right" in ended.out and not (gymbox.folder / "out").exists()
-    ended = await gymbox.run(*settings, *no_engine, "--dry-run", "--json")
-    assert json.loads(ended.out) == {"planned": 20, "environments": {"counter": 10, "weather": 10}}
-    assert not (gymbox.folder / "runs").exists()
-    ended = await gymbox.run(*settings, "runner.prompt=nowhere.yaml", "--dry-run")
-    assert ended.code == 2 and "nowhere.yaml" in ended.err
-    openai = ("model=openai", "model.name=x")
-    ended = await gymbox.run("environment=counter", *openai, "--dry-run")
-    assert ended.code == 2 and "OPENAI_API_KEY" in ended.err
-
-
 async def test_every_faulty_row_is_told_at_once_and_nothing_is_started(gymbox: Gymbox) -> None:
     good = (ENVIRONMENTS / "counter" / "data" / "example.jsonl").read_text().splitlines()[0]
     copy_of_counter(gymbox.folder, rows=[good, "{", good.replace("responses_create_params", "response_create_params")])

@@ -2,6 +2,7 @@
 
     python scripts/setup_venv.py trl        TRL, which brings PyTorch: the tests that read training sets as it does
     python scripts/setup_venv.py inspect    Inspect, with gymbox as it is here: the tests of its sandbox type
+    python scripts/setup_venv.py e2b        E2B's SDK, without gymbox: the tests of `gymbox serve e2b` are its programs
 
 Idempotent: a second run looks at a stamp. Exits 0 once it is there; otherwise it says why not. Where pip takes a build
 of PyTorch for GPUs that is a download of gigabytes, so `make test` runs this only with CI set.
@@ -99,6 +100,7 @@ VENVS = {
         ("inspect-ai==0.3.285 pytest>=8.3 pytest-asyncio>=0.24 coverage>=7.10", f"--editable {ROOT}"),
         "import inspect_ai, gymbox.sdk.inspect_provider",
     ),
+    "e2b": Venv("e2b", ("e2b==2.63.0 pytest>=8.3 pytest-asyncio>=0.24",), "import e2b; e2b.Sandbox, e2b.AsyncSandbox"),
 }
 
 

@@ -10,13 +10,13 @@ missing() { # without it tests skip: fine on a laptop, not where main is judged
     echo "$1: the tests that need it are skipped" >&2
     [ -z "${CI:-}" ] || exit 1
 }
-say "engine, base image, registry, bubblewrap, Chromium, TRL, Inspect"
+say "engine, base image, registry, bubblewrap, Chromium, TRL, Inspect, E2B"
 .venv/bin/python -m gymbox.setup_docker && .venv/bin/python -m gymbox.setup_base_image || missing "no Docker engine"
 .venv/bin/python -m gymbox.setup_docker_registry || missing "no docker-registry"
 .venv/bin/python -m gymbox.setup_bubblewrap || missing "no bubblewrap"
 .venv/bin/python -m gymbox.setup_chromium || missing "no Chromium"
 # by hand elsewhere: with PyTorch it is large
-[ -z "${CI:-}" ] || .venv/bin/python scripts/setup_venv.py trl inspect || missing "no TRL or no Inspect"
+[ -z "${CI:-}" ] || .venv/bin/python scripts/setup_venv.py trl inspect e2b || missing "no TRL, no Inspect or no E2B"
 # testcontainers' own reaper is an image that cannot always be pulled; the tests clean up by label
 export TESTCONTAINERS_RYUK_DISABLED=true TESTCONTAINERS_CONNECTION_MODE=docker_host
 

@@ -20,6 +20,9 @@ PAUSE = 0.2
 ENDED_WAIT = 3.0
 """Seconds that the cause of a lost connection may take to reach the controller."""
 
+IDLE = 300.0
+"""Seconds for which nothing of a download may come."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reach:

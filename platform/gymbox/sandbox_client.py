@@ -27,7 +27,8 @@ from gymbox.errors import Conflict, ErrorKind, Invalid, NotFound, Problem, Rollo
 from gymbox.execution import Execution
 from gymbox.http import HttpClient
 from gymbox.requests import TOOL_PATTERN, in_path, request_of
-from gymbox.sandbox_calls import Reach, SandboxCalls, Why
+from gymbox.sandbox_calls import IDLE, Reach, SandboxCalls, Why
+from gymbox.streamed_files import StreamedFiles
 
 if TYPE_CHECKING:
     from gymbox.judge import Judge
@@ -36,8 +37,6 @@ log = logging.getLogger(__name__)
 
 ASKED = 202
 """Status of an answer that holds questions for a judge."""
-IDLE = 300.0
-"""Seconds for which nothing of a download may come."""
 PIECE = 1 << 20
 """Bytes of a file that are read at once."""
 
@@ -68,6 +67,7 @@ class SandboxClient:
         self._calls = calls = SandboxCalls(id, http, reach, why)
         self.jobs = Jobs(id, calls)
         self.shells = Shells(calls)
+        self.files = StreamedFiles(calls)
         self.lead_models: Callable[[str, str], None] | None = None
         """Sends model calls from inside to the model at an address, with its key, where the network is `models`; None:
         only its controller could."""

@@ -273,6 +273,7 @@ class Listener:
         port: 0 takes a free one; `port` and `url` then tell which.
         unix: listen on a socket at this path instead, which only this user can open; it goes with the listener.
         drain: seconds that requests in flight get to finish when it stops.
+        own_tokens: the app checks tokens itself, so the guard may have none.
 
     Raises:
         ConfigError: the address is taken, or can be reached from elsewhere and the guard is not up to that.
@@ -287,10 +288,11 @@ class Listener:
         port: int = 0,
         unix: Path | None = None,
         drain: float = 10,
+        own_tokens: bool = False,
     ) -> None:
         self.host, self._unix = host, unix
         if unix is None:
-            guard.check_exposed(host)
+            guard.check_exposed(host, own_tokens=own_tokens)
             self._socket = _bind(host, port)
             self.port: int = self._socket.getsockname()[1]
         else:
@@ -368,18 +370,20 @@ async def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     drain: float = 10,
+    own_tokens: bool = False,
     started: Callable[[Listener], Any] | None = None,
     draining: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT: the main of a server process.
 
     Args:
+        own_tokens: see `Listener`.
         started: called once it answers, with the listener, which knows the real port.
         draining: awaited after the signal, while the app still answers.
     """
     raise_file_limit()
     async with until_signalled() as stop:
-        async with Listener(app, guard, host=host, port=port, drain=drain) as listener:
+        async with Listener(app, guard, host=host, port=port, drain=drain, own_tokens=own_tokens) as listener:
             log.info("answering on %s", listener.url)
             spare_what_is_loaded()
             if started is not None:

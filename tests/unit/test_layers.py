@@ -19,6 +19,7 @@ ISLANDS = {
     "evaluation": {"evaluation"},
     "reports": {"reports"},
     "exports": {"exports"},
+    "e2b": {"e2b"},
     "rollouts": {
         *(
             "agents",
@@ -40,6 +41,7 @@ ISLANDS = {
             "client",
             "sandbox_calls",
             "sandbox_client",
+            "streamed_files",
             "held_sandbox",
             "background",
             "execution",
@@ -57,10 +59,11 @@ CONTRACTS = {
     "evaluation": {"results", "run_manifest", "rollout", "plan", "runner_settings", "artifacts"},
     "reports": {"evaluation", "results", "models"},
     "exports": {"evaluation", "results", "run_manifest", "models", "datasets", "row_check", "faults"},
+    "e2b": {"client", "sandbox_client", "streamed_files", "execution", "background"},
 }
 """What a provider is stands in `gymbox.providers` itself; that much the controller imports, and no provider. The base
 image is named where it is made. An evaluation reads what a run has written; a report shows, and an export tells in the
-formats of others, what both know."""
+formats of others, what both know. What speaks E2B's protocols is a program of the client's, like anybody's."""
 TOP = {"cli", "config", "embedded", "local_controller", "runs", "sdk"}
 STANDALONE = {"setup_docker", "setup_base_image", "setup_bubblewrap", "setup_chromium", "setup_docker_registry"}
 

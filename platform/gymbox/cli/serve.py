@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,22 @@ from gymbox.cli.places import (
     state_folder,
     token_place,
 )
-from gymbox.cli.terminals import is_terminal
+from gymbox.cli.serve_e2b import e2b
+from gymbox.cli.servers import (
+    AGENT_PORT,
+    CONTROLLER_PORT,
+    MODEL_PORT,
+    PROXY_PORT,
+    AllowedHosts,
+    Controller,
+    ControllerTokenFile,
+    Folders,
+    Host,
+    LogFormat,
+    Overrides,
+    ProxyUrl,
+    run_server,
+)
 from gymbox.cli.token_files import token_in, write_tokens
 from gymbox.errors import ConfigError
 
@@ -40,16 +54,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Start a server; it runs until SIGTERM or Ctrl-C.",
-)
-
-CONTROLLER_PORT, PROXY_PORT, MODEL_PORT, AGENT_PORT = 8710, 8711, 8720, 8730
-
-Host = typer.Option("127.0.0.1", help="Address to listen on; one that others reach needs --allowed-host.")
-AllowedHosts = typer.Option([], "--allowed-host", help="Name that clients call it by (Host header); may be repeated.")
-Overrides = typer.Argument(None, metavar="NAME=VALUE...", help="Settings as for `gymbox run`.")
-LogFormat = typer.Option("", help="json or console; default: console on a terminal, else json.")
-Folders = typer.Option(
-    [], "--folder", "-f", "--environments", help="Where environments are, as for `gymbox env`; may be repeated."
 )
 
 
@@ -171,7 +175,7 @@ def controller(
                 settings, provider, catalog, held, sink, token, http, proxy_url=url, guests=served, started=tell
             )
 
-    _run(main, log_format)
+    run_server(main, log_format)
 
 
 @app.command()
@@ -226,7 +230,7 @@ def proxy(
             log.info("answering on %s", proxy.url)
             await stop.wait()
 
-    _run(main, log_format)
+    run_server(main, log_format)
 
 
 @app.command()
@@ -261,21 +265,21 @@ def model(
             app = ModelServer(models, http).setup_webserver()
             await _serve(app, token, host, port, allowed_hosts, takes_api_key=True)
 
-    _run(main, log_format)
+    run_server(main, log_format)
 
 
 @app.command()
 def agent(
     overrides: list[str] = Overrides,
-    controller: str = typer.Option(f"http://127.0.0.1:{CONTROLLER_PORT}", help="Address of the controller."),
-    proxy_url: str = typer.Option(None, help="Where this process reaches the proxy; default: as the controller says."),
+    controller: str = Controller,
+    proxy_url: str = ProxyUrl,
     environment: str = typer.Option(None, help="Environment for callers that name none."),
     environments: list[Path] = Folders,
     host: str = Host,
     port: int = typer.Option(AGENT_PORT, help="0 takes a free one."),
     allowed_hosts: list[str] = AllowedHosts,
     token_file: Path = typer.Option(None, help="Bearer token that callers must bring; default: the admin token."),
-    controller_token_file: Path = typer.Option(None, help="The controller's admin token; default: this user's."),
+    controller_token_file: Path = ControllerTokenFile,
     log_format: str = LogFormat,
 ) -> None:
     """An agent with its model over HTTP: /run and /v1/responses.
@@ -303,25 +307,7 @@ def agent(
             server = AgentServer(settings.agent, settings.model, client, catalog, http, environment=environment)
             await _serve(server.setup_webserver(), token, host, port, allowed_hosts)
 
-    _run(main, log_format)
-
-
-def _run(main: Callable[[HttpClient], Awaitable[None]], log_format: str) -> None:
-    """Run a server to its end, with logs and the one HTTP client of the process."""
-    import uvloop  # servers do little but wait for sockets: a third less CPU a request than with asyncio's own loop
-
-    log_format = log_format or ("console" if is_terminal(sys.stderr) else "json")
-    if log_format not in ("json", "console"):
-        raise ConfigError(f"--log-format {log_format}: it is json or console")
-    logs.setup(form="json" if log_format == "json" else "console")
-
-    async def with_client() -> None:
-        from gymbox.http import HttpClient
-
-        async with HttpClient() as http:
-            await main(http)
-
-    asyncio.run(with_client(), loop_factory=uvloop.new_event_loop)
+    run_server(main, log_format)
 
 
 async def _serve(
@@ -366,3 +352,6 @@ def _named(pair: str) -> tuple[str, str]:
     if not equals:
         raise ConfigError(f"{pair!r}: write NAME=URL")
     return name, url
+
+
+app.command()(e2b)

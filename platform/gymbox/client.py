@@ -202,20 +202,27 @@ class ControllerClient:
         return answer.body.decode(errors="replace")
 
     async def snapshot(
-        self, id: str, *, name: str | None = None, files_only: bool = False, timeout: float = 3600
+        self,
+        id: str,
+        *,
+        name: str | None = None,
+        files_only: bool = False,
+        labels: Mapping[str, str] | None = None,
+        timeout: float = 3600,
     ) -> SnapshotView:
         """Save a sandbox's files and what its environment's instance knows; `create` begins with it (`snapshot`).
 
         Args:
             name: the snapshot's id; with one, the same request may be sent again.
             files_only: leave out what the instance knows.
+            labels: as of a sandbox.
 
         Raises:
             NotFound, Gone: the sandbox does not live.
             Conflict: it cannot be saved now, or not with what its instance knows.
             AtCapacity: there is no room for it.
         """
-        body = {"id": name, "files_only": files_only}
+        body = {"id": name, "files_only": files_only, "labels": dict(labels or {})}
         found = await self._json("POST", _sandbox(id, "/snapshot"), json=body, timeout=timeout, retry=False)
         return SnapshotView.model_validate(found)
 

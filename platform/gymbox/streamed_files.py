@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gymbox.errors import Problem
 from gymbox.sandbox_calls import IDLE
 
 if TYPE_CHECKING:
@@ -61,12 +61,19 @@ class StreamedFiles:
                     yield piece
             except Exception as error:
                 failures.append(error)
+                sending.cancel()  # or it would be asked whether the sandbox has ended
                 raise
 
         params = {"path": path, "mode": f"{mode:o}"}
+        sending = asyncio.create_task(
+            self._calls.send("PUT", "/files", given(), params=params, timeout=LONGEST, repeatable=False)
+        )
         try:
-            await self._calls.send("PUT", "/files", given(), params=params, timeout=LONGEST, repeatable=False)
-        except Problem:
-            if failures:
-                raise failures[0] from None
-            raise
+            await sending
+        except asyncio.CancelledError:
+            if not failures:
+                raise
+        finally:
+            sending.cancel()
+        if failures:
+            raise failures[0]

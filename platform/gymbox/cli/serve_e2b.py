@@ -46,7 +46,7 @@ def e2b(
     Templates are the controller's environments and snapshots. Sandboxes that were made here end with it.
     """
     admin = token_in(controller_token_file) or admin_token()
-    key = token_in(token_file) or admin
+    key = admin if token_file is None else token_in(token_file) or ""
 
     async def main(http: HttpClient) -> None:
         from gymbox.client import ControllerClient

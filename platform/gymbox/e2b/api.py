@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gymbox.client import ControllerClient
 from gymbox.e2b.messages import (
     Connection,
     Forking,
@@ -39,7 +38,7 @@ CLIENT = "gymbox"
 NEXT = "X-Next-Token"
 
 
-def api_routes(sandboxes: Sandboxes, controller: ControllerClient, check: Callable[[Request], None]) -> list[Route]:
+def api_routes(sandboxes: Sandboxes, check: Callable[[Request], None]) -> list[Route]:
     """The routes.
 
     Args:
@@ -101,13 +100,13 @@ def api_routes(sandboxes: Sandboxes, controller: ControllerClient, check: Callab
         query = request.query_params
         found = [
             {"snapshotID": snapshot.id, "names": [snapshot.id]}
-            for snapshot in await controller.snapshots()
+            for snapshot in await sandboxes.snapshots()
             if query.get("sandboxID") in (None, snapshot.sandbox) and query.get("name") in (None, snapshot.id)
         ]
         return _cut(request, found, "snapshotID")
 
     async def delete_snapshot(request: Request) -> Response:
-        await controller.delete_snapshot(_id(request))
+        await sandboxes.delete_snapshot(_id(request))
         return Response(status_code=204)
 
     def route(method: str, path: str, handle: Callable[[Request], Any]) -> Route:

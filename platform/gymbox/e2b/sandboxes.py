@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 BASE = "base"
 """The template that E2B's SDK asks for when its user names none."""
 LABEL = "e2b"
-"""Of the controller's sandboxes that were made here; its value is the template."""
+"""Of the controller's sandboxes that were made here, with their template, and of snapshots, with whose they are."""
 STARTING = 600.0
 """Seconds that a sandbox lives at least until it is ready and its own time begins."""
 PATIENCE = 30.0
@@ -69,11 +69,13 @@ class Sandboxes:
     """All that were asked for here.
 
     Args:
+        owner: by which the snapshots that were made here are told from others, also after a restart.
         base: the environment that stands for the template `base`; default: the controller's of that name.
     """
 
-    def __init__(self, controller: ControllerClient, base: str | None = None) -> None:
+    def __init__(self, controller: ControllerClient, owner: str, base: str | None = None) -> None:
         self._controller = controller
+        self._owner = owner
         self._base = base or BASE
         self._sandboxes: dict[str, Sandbox] = {}
         self._closed = False
@@ -198,7 +200,22 @@ class Sandboxes:
             Problem: see `ControllerClient.snapshot`.
         """
         self._own(id)
-        return await self._controller.snapshot(id, name=name, files_only=True)
+        return await self._controller.snapshot(id, name=name, files_only=True, labels={LABEL: self._owner})
+
+    async def snapshots(self) -> list[SnapshotView]:
+        """Those that were made here, oldest first."""
+        found = await self._controller.snapshots()
+        return [snapshot for snapshot in found if snapshot.labels.get(LABEL) == self._owner]
+
+    async def delete_snapshot(self, id: str) -> None:
+        """
+        Raises:
+            NotFound: none of that id was made here.
+            Conflict: a sandbox is beginning with it right now.
+        """
+        if id not in [snapshot.id for snapshot in await self.snapshots()]:
+            raise NotFound(f"there is no snapshot {id!r:.100} here")
+        await self._controller.delete_snapshot(id)
 
     async def fork(self, id: str, count: int, seconds: float) -> list[Sandbox]:
         """Make so many that begin with its files, all or none.
@@ -248,7 +265,7 @@ class Sandboxes:
         try:
             return await self._controller.environment(environment), None
         except (NotFound, Invalid) as error:
-            for snapshot in await self._controller.snapshots():
+            for snapshot in await self.snapshots():
                 if snapshot.id == name:
                     return await self._controller.environment(snapshot.environment), name
             hint = " (gymbox serve e2b --base says which environment that is)" if name == BASE else ""

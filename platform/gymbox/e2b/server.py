@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from collections.abc import Callable
 from typing import Any
@@ -42,9 +43,8 @@ class E2bServer:
     def __init__(self, controller: ControllerClient, key: str, *, base: str | None = None) -> None:
         if not key.strip():
             raise ConfigError("the key is empty: write one into its file or variable, or remove that")
-        self._controller = controller
         self._key = key.encode()
-        self._sandboxes = Sandboxes(controller, base)
+        self._sandboxes = Sandboxes(controller, hashlib.sha256(b"gymbox-e2b:" + self._key).hexdigest()[:16], base)
 
     def app(self) -> Starlette:
         """The app. `close` ends what it has made."""
@@ -53,7 +53,7 @@ class E2bServer:
             *rpc_routes(process_service(), self._find),
             *rpc_routes(filesystem_service(), self._find),
             *files_routes(self._find),
-            *api_routes(self._sandboxes, self._controller, self._check_key),
+            *api_routes(self._sandboxes, self._check_key),
             Route("/{path:path}", self._unserved, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),
         ]
         kinds: list[type[Exception]] = [Problem, Refused, Away, Unserved, TooLarge]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import struct
@@ -203,6 +204,11 @@ async def test_a_sandbox_that_was_not_made_here_is_not_reached(call: Caller, fac
         listed = json.loads((await call("GET", "/v2/sandboxes", **key))[1])
         assert [each["sandboxID"] for each in listed] == [call.id]
         assert (await call("GET", "/health", **{"E2b-Sandbox-Id": other.id}))[0] == 502
+        saved = await facade.client.snapshot(other.id, name="of-another", files_only=True)
+        assert json.loads((await call("GET", "/snapshots", **key))[1]) == []
+        assert (await call("DELETE", f"/templates/{saved.id}", **key))[0] == 404
+        assert (await call("POST", "/v2/sandboxes", json.dumps({"templateID": saved.id}), **key))[0] == 404
+        await facade.client.delete_snapshot(saved.id)
         assert (await facade.client.get(other.id)).status == "ready"
 
 
@@ -238,7 +244,11 @@ async def test_bodies_of_files_that_are_wrong_are_refused_and_nothing_is_written
     ):
         found, answer = await call("POST", f"/files{path}", body, **headers)
         assert found == status and json.loads(answer)["code"] == status, (path, body[:40], headers)
-    status, listed = await call("POST", "/filesystem.Filesystem/ListDir", b'{"path": "."}', **JSON)
+    for _ in range(50):  # what was begun is removed by itself
+        status, listed = await call("POST", "/filesystem.Filesystem/ListDir", b'{"path": "."}', **JSON)
+        if (status, json.loads(listed)) == (200, {"entries": []}):
+            break
+        await asyncio.sleep(0.1)
     assert (status, json.loads(listed)) == (200, {"entries": []})
     status, answer = await call("POST", "/files", form(('filename="a"', b"1"), ('filename="b"', b"2")), **multipart)
     assert status == 200 and [each["name"] for each in json.loads(answer)] == ["a", "b"]

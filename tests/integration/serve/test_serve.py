@@ -103,6 +103,27 @@ def test_a_controller_with_a_proxy_in_it_serves_an_agent(start: Start, tmp_path:
     assert controller.stop() == 0
 
 
+def test_the_server_for_the_sdk_of_e2b_makes_sandboxes_of_a_controller_and_ends_them_with_itself(
+    start: Start, tmp_path: Path
+) -> None:
+    controller = start(
+        *("controller", "provider=process", "--port", "0", "--proxy-port", "0", "--state", str(tmp_path / "s"))
+    )
+    (tmp_path / "key").write_text("e2b_key-of-this-test\n")
+    e2b = start(
+        *("e2b", "--port", "0", "--controller", controller.url, "--base", "counter"),
+        *("--token-file", str(tmp_path / "key")),
+    )
+    assert e2b.call("/v2/sandboxes", as_key=True)[0] == 401  # the admin token is not the key
+    status, made = e2b.call("/v2/sandboxes", {"templateID": "base"}, token="e2b_key-of-this-test", as_key=True)
+    assert status == 201 and made["envdAccessToken"]
+    [view] = controller.call("/sandboxes?status=ready")[1]
+    assert (view["id"], view["environment"], view["labels"]) == (made["sandboxID"], "counter", {"e2b": "base"})
+    assert e2b.stop() == 0
+    assert controller.call("/sandboxes?status=ready")[1] == []
+    assert controller.stop() == 0
+
+
 def test_on_a_terminal_a_controller_says_for_people_where_everything_is(tmp_path: Path) -> None:
     terminal, end = pty.openpty()
     home = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "config"), "GYMBOX_TOKEN": ""}
@@ -209,6 +230,9 @@ def test_a_proxy_and_a_controller_in_processes_of_their_own_find_each_other(star
         (["proxy", "--admin-socket", "x.sock", "model=local"], "write proxy.NAME=VALUE"),
         (["controller", "--proxy-socket", "x", "--proxy-url", "http://x", "proxy.drain=1"], "--proxy-socket starts"),
         (["model", "--token-file", "/nowhere"], "cannot read the token"),
+        (["e2b", "--token-file", "/dev/null"], "the key is empty"),
+        (["e2b", "--controller", "127.0.0.1:1"], "is it http://127.0.0.1:1?"),
+        (["e2b", "--host", "0.0.0.0"], "--allowed-host"),
         (["model", "model=scripted", "--host", "0.0.0.0"], "--allowed-host"),
         (["model", "model=scripted", "--log-format", "xml"], "json or console"),
     ],

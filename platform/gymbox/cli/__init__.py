@@ -22,7 +22,7 @@ COMMANDS = {
     "dataset": "Check, shape, split, join, fetch and publish rows of tasks.",
     "env": "List, show, make, test and start environments.",
     "image": "List, build and remove the images that environments run from.",
-    "serve": "Start a server: controller, proxy, model, agent, or one for E2B's SDK.",
+    "serve": "Start a server: controller, proxy, model, agent or e2b.",
     "doctor": "Say what this machine lacks, and the command that mends it.",
     "dev": "For work on gymbox itself: run its tests.",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import posixpath
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -20,6 +21,8 @@ from gymbox.e2b.refusals import Unserved, as_away
 from gymbox.e2b.sandboxes import Sandbox
 from gymbox.errors import Invalid, Problem
 from gymbox.streamed_files import Download
+
+log = logging.getLogger(__name__)
 
 PIECE = 1 << 18
 """Bytes that are unpacked at once."""
@@ -110,6 +113,8 @@ async def _unpacked(request: Request) -> AsyncGenerator[bytes]:
                 if unpacked := unpack.decompress(part, PIECE):
                     yield unpacked
                 part = unpack.unconsumed_tail
+            if unpack.unused_data:
+                raise Invalid("something stands behind the body's gzip")
         if rest := unpack.flush():
             yield rest
     except zlib.error as error:
@@ -130,9 +135,12 @@ class _Download(Response):
         self._stack = stack
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._stack:
-            with suppress(ClientDisconnect):
-                await unless_hung_up(receive, self._send(send))
+        try:
+            async with self._stack:
+                with suppress(ClientDisconnect):
+                    await unless_hung_up(receive, self._send(send))
+        except Problem as error:
+            log.warning("a download was cut short: %s", error.detail)
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})

@@ -11,6 +11,7 @@ import hashlib
 import logging
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,6 +146,7 @@ class Sandboxes:
             self._forget(id)
             why = f": {view.ended.detail}" if view is not None and view.ended is not None else ""
             raise NotFound(f"sandbox {id} has ended{why}")
+        sandbox.expires_at = view.expires_at
         return sandbox, view
 
     async def connect(self, id: str, seconds: float | None) -> tuple[Sandbox, bool]:
@@ -230,7 +232,14 @@ class Sandboxes:
         views = await self._controller.fork(
             id, count, files_only=True, lease=lease, labels={LABEL: sandbox.request.template_id}
         )
-        return [await self._begun(view, sandbox.request, sandbox.environment, seconds) for view in views]
+        begun: list[Sandbox] = []
+        try:
+            for view in views:
+                begun.append(await self._begun(view, sandbox.request, sandbox.environment, seconds))
+        except BaseException:
+            await asyncio.shield(asyncio.gather(*(self._discard(view.id) for view in views)))
+            raise
+        return begun
 
     async def delete(self, id: str) -> None:
         """End it.
@@ -239,17 +248,20 @@ class Sandboxes:
             NotFound: none of that id lives.
         """
         self._own(id)
+        with suppress(NotFound):
+            await self._controller.delete(id)
         self._forget(id)
-        await self._controller.delete(id)
 
     async def close(self) -> None:
         """End all, and make no more; what cannot be ended is left to its lease."""
         self._closed = True
-        await asyncio.gather(*(self._end(id) for id in list(self._sandboxes)))
+        await asyncio.gather(*(self._discard(id) for id in list(self._sandboxes)))
 
-    async def _end(self, id: str) -> None:
+    async def _discard(self, id: str) -> None:
+        """End it, or else leave it to its lease."""
+        self._forget(id)
         try:
-            await self.delete(id)
+            await self._controller.delete(id)
         except NotFound:
             pass
         except Problem as error:
@@ -294,8 +306,7 @@ class Sandboxes:
             self._sandboxes[view.id] = sandbox
             await self.renew(view.id, seconds)
         except BaseException:
-            self._forget(view.id)
-            await asyncio.shield(self._controller.delete(view.id))
+            await asyncio.shield(self._discard(view.id))
             raise
         return sandbox
 

@@ -32,6 +32,7 @@ class Facade:
     url: str
     key: str
     client: ControllerClient
+    server: E2bServer
 
     @property
     def variables(self) -> dict[str, str]:
@@ -53,7 +54,7 @@ def catalog(tmp_path: Path) -> Catalog:
 async def facade(client: ControllerClient) -> AsyncIterator[Facade]:
     server = E2bServer(client, KEY)
     async with Listener(server.app(), Guard(body_limit=0), own_tokens=True, drain=2) as listener:
-        yield Facade(listener.url, KEY, client)
+        yield Facade(listener.url, KEY, client, server)
         await server.close()
     assert await client.sandboxes(status="ready") == []
 

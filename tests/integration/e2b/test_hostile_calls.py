@@ -239,6 +239,7 @@ async def test_bodies_of_files_that_are_wrong_are_refused_and_nothing_is_written
         ("?path=.", b"x", octets, 400),
         ("?path=x", b"no gzip", {**octets, "Content-Encoding": "gzip"}, 400),
         ("?path=x", packed[:-5], {**octets, "Content-Encoding": "gzip"}, 400),
+        ("?path=x", packed * 2, {**octets, "Content-Encoding": "gzip"}, 400),
         ("?path=x", b"x", {**octets, "Content-Encoding": "br"}, 400),
         ("?path=x&username=root", b"x", octets, 501),
     ):

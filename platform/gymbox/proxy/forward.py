@@ -126,7 +126,7 @@ async def _answer(
             await response.write(chunk)
     except ConnectionError as error:
         raise Broken(response, "cancelled", "the client left while it was being answered") from error
-    except (aiohttp.ClientError, TimeoutError) as error:
+    except (aiohttp.ClientError, TimeoutError, RuntimeError) as error:  # the last: it had closed before more was read
         _reset(request)
         detail = f"{destination.name} broke off in the middle of its answer: {_reason(error)}"
         raise Broken(response, "cut", detail) from error

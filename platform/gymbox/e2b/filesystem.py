@@ -194,7 +194,7 @@ class Filesystem:
             command, timeout=PATIENCE, output_limit=MOST_TOLD, encoding="base64", env={"LC_ALL": "C"}
         )
         if result.exit_code != 0:
-            raise _failure(result, (path, *more)[-1] if result.exit_code == _THERE else path)
+            raise failure(result, (path, *more)[-1] if result.exit_code == _THERE else path)
         if result.truncated:
             raise Refused(Code.FAILED_PRECONDITION, f"there is too much in {path} to be told at once")
         return base64.b64decode(result.stdout)
@@ -204,7 +204,8 @@ def _missing(path: str) -> Refused:
     return Refused(Code.NOT_FOUND, f"path {path!r} does not exist")
 
 
-def _failure(result: ExecResult, path: str) -> Exception:
+def failure(result: ExecResult, path: str) -> Exception:
+    """What it means that the script, or a tool of it, has ended like this."""
     said = base64.b64decode(result.stderr).decode(errors="replace").strip()[-300:]
     if result.timed_out:
         return Refused(Code.DEADLINE_EXCEEDED, f"{path}: it took longer than {PATIENCE:g} s")

@@ -144,6 +144,24 @@ async def test_a_server_that_stops_ends_what_runs_and_makes_no_more(box: Box, fa
         assert answer.status == 503 and "stopping" in (await answer.json())["message"]
 
 
+async def test_a_sandbox_that_becomes_ready_while_the_server_stops_is_ended_too(facade: Facade) -> None:
+    headers = {"X-API-KEY": facade.key}
+
+    async def create(session: aiohttp.ClientSession) -> int:
+        async with session.post(f"{facade.url}/v2/sandboxes", json={"templateID": "base"}, headers=headers) as answer:
+            return answer.status
+
+    async with aiohttp.ClientSession() as session:
+        creating = asyncio.create_task(create(session))
+        for _ in range(1000):
+            if await facade.client.sandboxes():
+                break
+            await asyncio.sleep(0.01)
+        await facade.server.close()
+        assert await creating == 503
+    assert await facade.client.sandboxes(status="ready") == []
+
+
 async def test_a_sandbox_that_somebody_else_ended_is_gone(box: Box, facade: Facade) -> None:
     await facade.client.delete(box.id)
     assert (await box.call("List"))[0] == 200  # nothing runs, as far as is known here

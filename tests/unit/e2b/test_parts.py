@@ -8,7 +8,7 @@ import stat
 
 import pytest
 from gymbox.background import Change
-from gymbox.e2b.filesystem import entries_in
+from gymbox.e2b.filesystem import entries_in, failure
 from gymbox.e2b.paths import check_user, in_sandbox, user_of
 from gymbox.e2b.processes import BACKLOG, End, Listener, Output, end_of
 from gymbox.e2b.refusals import Away, Code, Refused, TooLarge, Unserved, as_away, refused, told
@@ -109,6 +109,28 @@ def test_a_listing_is_read_as_it_was_shown_and_refused_where_it_changed_meanwhil
     for wrong in (shown[:-4], b"/a\0", b"/a\0\0-\n-\0end\0", b"/a\0\x0081a4 x 7 me us\0end\0"):
         with pytest.raises(Conflict, match="changed while"):
             entries_in(wrong)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("rm: cannot remove '/x': Permission denied", Forbidden),
+        ("mkdir: can't create directory '/x': Read-only file system", Forbidden),
+        ("mkdir: cannot create directory: No space left on device", Conflict),
+        ("mv: cannot stat '/f/x': Not a directory", Refused),
+        ("find: not found", Internal),
+        ("", Internal),
+    ],
+)
+def test_what_a_tool_complains_of_is_told_by_its_kind(said: str, kind: type[Exception]) -> None:
+    result = ExecResult(exit_code=1, stderr=base64.b64encode(said.encode()).decode(), duration=1)
+    found = failure(result, "/x")
+    assert isinstance(found, kind) and said in str(found)
+
+
+def test_what_takes_too_long_is_told_as_that() -> None:
+    found = failure(ExecResult(exit_code=None, timed_out=True, duration=60), "/x")
+    assert isinstance(found, Refused) and found.code == Code.DEADLINE_EXCEEDED
 
 
 def test_changes_are_told_as_e2b_names_them() -> None:

@@ -12,6 +12,7 @@ from pydantic import PrivateAttr
 from gymbox.errors import ErrorKind, Invalid, ModelFailure
 from gymbox.models import Call
 from gymbox.models.chat_answers import chat_error, response_from_chat
+from gymbox.models.chat_messages import as_endpoints_take
 from gymbox.models.chat_requests import chat_from_params
 from gymbox.models.chat_streams import chunk_of_answer, events_from_chat, whole_chunks
 from gymbox.models.endpoint import Endpoint
@@ -59,8 +60,8 @@ class ChatModel(Endpoint):
                 yield event
 
     async def chat_completions(self, body: dict[str, Any], call: Call) -> dict[str, Any]:
-        """Send a Chat request on with this model's name and defaults; the answer comes back as it is. With
-        `token_ids`, both are converted, so that the ids stand where they always do.
+        """Send a Chat request on with this model's name and defaults, and its history as every endpoint takes it; the
+        answer comes back as it is. With `token_ids`, both are converted, so that the ids stand where they always do.
 
         Raises:
             ModelFailure: as `responses`.
@@ -160,6 +161,9 @@ class ChatModel(Endpoint):
             defaults = self._converted(wanted)
             self._defaults = {name: value for name, value in defaults.items() if name != "messages"}
         given = {name: value for name, value in body.items() if value is not None and name not in _DELIVERY}
+        given["messages"] = as_endpoints_take(given["messages"])
+        if given.get("tools") == []:
+            given = {name: value for name, value in given.items() if name not in _OF_TOOLS}
         defaults = self._defaults
         if _LIMITS & given.keys():
             defaults = {name: value for name, value in defaults.items() if name not in _LIMITS}
@@ -173,6 +177,7 @@ class ChatModel(Endpoint):
 
 
 _DELIVERY = ("stream", "stream_options")
+_OF_TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 _LIMITS = {"max_tokens", "max_completion_tokens"}
 _OF_CHUNK = ("id", "object", "created", "model")
 

@@ -217,6 +217,35 @@ def object_arguments(arguments: str) -> str:
     return json.dumps({"invalid_arguments": arguments}) if arguments.strip() else "{}"
 
 
+def as_endpoints_take(messages: list[Any]) -> list[Any]:
+    """A Chat caller's own messages with what would make an endpoint refuse them, and so every later request, mended:
+    an empty list of calls is left out, and arguments of earlier calls are the text of an object."""
+    return [_mended(each) if isinstance(each, dict) and "tool_calls" in each else each for each in messages]
+
+
+def _mended(message: dict[str, Any]) -> dict[str, Any]:
+    calls = message["tool_calls"]
+    if isinstance(calls, list) and calls:
+        return {**message, "tool_calls": [_with_object(call) for call in calls]}
+    if calls:
+        return message  # which is nonsense, and the endpoint's to refuse
+    rest = {name: value for name, value in message.items() if name != "tool_calls"}
+    said = any(value is not None for name, value in rest.items() if name not in ("role", "name"))
+    return rest if said else {**rest, "content": ""}
+
+
+def _with_object(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return call
+    arguments = function.get("arguments")
+    if isinstance(arguments, dict):
+        arguments = json.dumps(arguments)
+    if not isinstance(arguments, str) or (sent := object_arguments(arguments)) == function["arguments"]:
+        return call
+    return {**call, "function": {**function, "arguments": sent}}
+
+
 def reasoning_text(item: Reasoning) -> str:
     """The text of a reasoning item: its content where given, else its summary; `""` where a provider keeps it secret
     (`encrypted_content`, which nobody else can read).

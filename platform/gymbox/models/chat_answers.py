@@ -12,6 +12,8 @@ What the other format has no place for is refused by name (`Invalid`), never dro
                                                     without either, the Response's `choice.message`
     unknown fields of a call or of the usage        fields of the call, of the usage
     `reasoning_details`                             a field of the reasoning item
+    a message's citations of URLs                   annotations of its text; see `chat_citations`
+    `citations` of a text of Anthropic's            nowhere: they point into documents of the request
     reasoning that only its provider can read       the Chat message's `reasoning_items`: the whole items; sent back by
                                                     the caller as they came, they are the items again
 """
@@ -33,6 +35,7 @@ from gymbox_sandbox.responses import (
 from pydantic import ValidationError
 
 from gymbox.errors import Invalid, ModelFailure
+from gymbox.models.chat_citations import annotations_for_chat, annotations_from_chat
 from gymbox.models.chat_messages import (
     OF_REASONING,
     RECORD,
@@ -169,7 +172,7 @@ def _take_output_part(
 ) -> None:
     if part.get("type") == "output_text":
         texts.append(text_of(part, "text", f"output[{index}]"))
-        annotations += part.get("annotations") or []
+        annotations += annotations_for_chat(part.get("annotations") or [], sum(map(len, texts[:-1])))
         logprobs += part.get("logprobs") or []
     elif part.get("type") == "refusal":
         refusals.append(text_of(part, "refusal", f"output[{index}]"))
@@ -207,7 +210,8 @@ def response_from_chat(body: Any, *, max_output_tokens: int | None = None, token
     refusal = text_of(message, "refusal", "choices[0].message")
     more = others(message, _CHAT_MESSAGE)
     if text or not (refusal or calls or output):
-        part: dict[str, Any] = {"type": "output_text", "text": text, "annotations": message.get("annotations") or []}
+        annotations = annotations_from_chat(message.get("annotations"))
+        part: dict[str, Any] = {"type": "output_text", "text": text, "annotations": annotations}
         logprobs = choice.get("logprobs")
         if isinstance(logprobs, dict) and logprobs.get("content") and not token_ids:
             part["logprobs"] = logprobs["content"]

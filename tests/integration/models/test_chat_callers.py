@@ -17,6 +17,7 @@ from gymbox.models import Model
 from gymbox.models.capture import Capture
 from gymbox.models.cassettes import recorded_calls
 from gymbox.models.chat import ChatModel
+from gymbox.models.openai import OpenAIModel
 from gymbox.models.recorded import RecordedModel
 from gymbox.models.server import ModelServer
 from gymbox.serving import Listener
@@ -123,3 +124,49 @@ async def test_calls_that_are_nonsense_are_the_endpoints_to_refuse(calls: Any, s
     async with served(chat(stub), http) as api:
         await api.chat.completions.create(model="m", messages=messages)
     assert stub.bodies[0]["messages"] == messages
+
+
+# --- citations
+
+
+CITED: dict[str, Any] = {"url": "https://example.org/a", "title": "A", "start_index": 0, "end_index": 2}
+
+
+async def test_a_responses_caller_reads_the_citations_of_a_chat_endpoint(stub: Stub, http: HttpClient) -> None:
+    message = {"role": "assistant", "content": "ok", "annotations": [{"type": "url_citation", "url_citation": CITED}]}
+    stub.plays({**ANSWER, "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+    async with served(chat(stub), http) as api:
+        found: Any = await api.responses.create(model="m", input="hello")
+        [cited] = found.output[0].content[0].annotations
+        again = await api.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
+    assert cited.model_dump() == {"type": "url_citation", **CITED}
+    assert again.choices[0].message.annotations is not None
+    assert again.choices[0].message.annotations[0].url_citation.model_dump() == CITED
+
+
+async def test_a_chat_caller_reads_the_citations_of_a_responses_endpoint(stub: Stub, http: HttpClient) -> None:
+    flat = {"type": "url_citation", **CITED}
+    file = {"type": "file_citation", "file_id": "f", "filename": "f.txt", "index": 1}
+    parts = [
+        {"type": "output_text", "text": "One. ", "annotations": []},
+        {"type": "output_text", "text": "ok", "annotations": [flat, file]},
+    ]
+    said = {"id": "m1", "type": "message", "role": "assistant", "status": "completed", "content": parts}
+    stub.plays(
+        {"id": "r", "object": "response", "created_at": 1, "model": "m", "status": "completed", "output": [said]}
+    )
+    async with served(OpenAIModel(name="m", base_url=stub.url), http) as api:
+        found = await api.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
+        chunks = await api.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": "hello"}], stream=True
+        )
+        deltas: Any = [chunk.choices[0].delta async for chunk in chunks if chunk.choices]
+    message = found.choices[0].message
+    assert message.content == "One. ok" and message.annotations is not None
+    cited = message.annotations[0].url_citation
+    # of the whole text, which is in one piece now
+    assert (cited.url, cited.start_index, cited.end_index) == (CITED["url"], 5, 7)
+    assert message.content[cited.start_index : cited.end_index] == "ok"
+    assert message.annotations[1].model_dump(exclude_unset=True) == file
+    [streamed] = [delta.annotations for delta in deltas if getattr(delta, "annotations", None)]
+    assert streamed[0]["url_citation"] == cited.model_dump()

@@ -56,14 +56,12 @@ class Watcher:
             self._tell(list(_events(os.read(self._fd, 1 << 16))))
 
     def _watch(self, path: str, *, must: bool = False, found: bool = False) -> None:
-        """Watch a folder and those below it; `found` says that what is in them is new, and to be told."""
+        """Watch a folder and those below it; `found` says that what is in those not watched before is new, and to be
+        told."""
         waiting = [path]
         while waiting:
             path = waiting.pop()
             whole = os.path.join(self._root, path) if path else self._root
-            if len(self._paths) >= MOST_FOLDERS:
-                self._overflow()
-                return
             mask = _WATCHED | _ONLY_FOLDERS | (0 if must and not path else _NO_FOLLOW)
             watch = _libc.inotify_add_watch(self._fd, os.fsencode(whole), mask | (0 if path else _DELETE_SELF))
             if watch < 0:
@@ -73,17 +71,25 @@ class Watcher:
                 if number == errno.ENOSPC:
                     self._overflow()
                 continue  # gone already, or not ours to read
+            known = watch in self._paths
+            if not known and len(self._paths) >= MOST_FOLDERS:
+                _libc.inotify_rm_watch(self._fd, watch)
+                self._overflow()
+                return
             self._paths[watch] = path
             if not self._recursive and not found:
                 continue
             try:
                 entries = list(os.scandir(whole))
             except OSError:
+                if found and not known:  # moved meanwhile: where it is then, it is found anew, with what is in it
+                    _libc.inotify_rm_watch(self._fd, watch)
+                    del self._paths[watch]
                 continue
             for entry in entries:
                 below = os.path.join(path, entry.name)
                 folder = entry.is_dir(follow_symlinks=False)
-                if found:
+                if found and not known:
                     self._change("created", below, folder)
                 if folder and self._recursive:
                     waiting.append(below)
@@ -116,6 +122,8 @@ class Watcher:
             self._say({"change": "moved", "path": _text(before), "to": _text(path), "folder": folder})
             if folder:
                 self._rename(before, path)
+                if self._recursive:
+                    self._watch(path, found=True)  # what was moved before it could be watched where it was made
             return
         kind = next((name for bit, name in _KINDS.items() if event.mask & bit), None)
         if kind is not None and (event.name or not event.mask & _ATTRIB):

@@ -35,9 +35,7 @@ async def test_what_is_made_in_new_folders_is_told_too(one_user, tmp_path):
     await one_user.exec("mkdir -p a/b")
     async with one_user.followed("/files/watch", path=".") as events:
         await anext(events)
-        await one_user.exec(
-            "echo x > a/b/old; mkdir -p c/d/e; echo x > c/d/e/new; mv c moved; echo y > moved/d/e/more"
-        )
+        await one_user.exec("echo x > a/b/old; mkdir -p c/d/e; echo x > c/d/e/new")
         await until(events, "created", "a/b/old")
         await until(events, "created", "c/d/e/new")
         await one_user.exec("mv c moved; echo y > moved/d/e/more")
@@ -46,6 +44,63 @@ async def test_what_is_made_in_new_folders_is_told_too(one_user, tmp_path):
         await one_user.exec(f"mv moved '{tmp_path}/out'; mkdir again")
         await until(events, "deleted", "moved")
         await until(events, "created", "again")
+
+
+def told_of(watcher):
+    """Let it tell of all that has happened."""
+    watcher._tell(list(watching._events(os.read(watcher._fd, 1 << 16))))
+
+
+@pytest.mark.parametrize(("seen", "with_another"), [(False, False), (True, False), (True, True)])
+def test_what_was_moved_before_it_was_all_watched_is_told_and_watched(tmp_path, seen, with_another):
+    told, new = [], tmp_path / "new"
+    watcher = watching.Watcher(str(tmp_path), True, told.append)
+    new.mkdir()
+    if with_another:
+        (new / "d").mkdir()
+    if seen:
+        told_of(watcher)
+    (new / "d").mkdir(exist_ok=True)
+    (new / "d" / "file").write_text("x")
+    new.rename(tmp_path / "moved")
+    told_of(watcher)
+    (tmp_path / "moved" / "d" / "more").write_text("y")
+    told_of(watcher)
+
+    assert {"change": "moved", "path": "new", "to": "moved", "folder": True} in told
+    made = [each["path"] for each in told if each["change"] == "created"]
+    assert "moved/d/more" in made
+    assert "moved/d/file" in made or "new/d/file" in made
+    os.close(watcher._fd)
+
+
+def test_a_folder_that_is_moved_while_it_is_looked_at_is_found_where_it_is(tmp_path, monkeypatch):
+    told, new, scan = [], tmp_path / "new", os.scandir
+    watcher = watching.Watcher(str(tmp_path), True, told.append)
+    new.mkdir()
+    (new / "file").write_text("x")
+
+    def moved_first(path):
+        if str(path) == str(new):
+            new.rename(tmp_path / "moved")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", moved_first)
+    for _ in range(2):  # of its making, then of its moving
+        told_of(watcher)
+    assert [each["path"] for each in told if each["change"] == "created"] == ["new", "moved/file"]
+    os.close(watcher._fd)
+
+
+def test_what_is_known_is_not_told_again_when_its_folder_is_moved(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "old").write_text("x")
+    told = []
+    watcher = watching.Watcher(str(tmp_path), True, told.append)
+    (tmp_path / "a").rename(tmp_path / "z")
+    told_of(watcher)
+    assert told == [{"change": "moved", "path": "a", "to": "z", "folder": True}]
+    os.close(watcher._fd)
 
 
 async def test_without_recursion_only_the_folder_itself_is_watched(one_user):

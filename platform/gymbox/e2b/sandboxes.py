@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 from gymbox_sandbox.lifecycle import CreateSandbox, SandboxView, SnapshotView
 
@@ -79,6 +80,8 @@ class Sandboxes:
         self._owner = owner
         self._base = base or BASE
         self._sandboxes: dict[str, Sandbox] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Of those that are being made, by id."""
         self._closed = False
 
     def __getitem__(self, id: str) -> Sandbox:
@@ -106,26 +109,9 @@ class Sandboxes:
         self._refuse_when_closed()
         self._sweep()
         id = _id(key)
-        if id in self._sandboxes:
-            return self._again(id, request)
-        environment, snapshot = await self._template(request.template_id)
-        _check_network(request, environment)
-        wanted = request_of(
-            CreateSandbox,
-            id=id,
-            environment=environment.name,
-            lease=max(STARTING, request.timeout),
-            labels={LABEL: request.template_id},
-            patience=PATIENCE,
-            snapshot=snapshot,
-        )
-        try:
-            view = await self._controller.create(wanted)
-        except Gone as error:
-            raise Conflict(f"the sandbox of this idempotency key has ended: {error.detail}") from error
-        if id in self._sandboxes:
-            return self._again(id, request)
-        return await self._begun(view, request, environment, request.timeout)
+        # one at a time of a key, since a caller that was not answered asks again while the first still goes on
+        async with self._turns.setdefault(id, asyncio.Lock()):
+            return self._again(id, request) if id in self._sandboxes else await self._made(id, request)
 
     async def all(self) -> list[tuple[Sandbox, SandboxView]]:
         """Those that live, with what the controller says of them."""
@@ -309,6 +295,24 @@ class Sandboxes:
             await asyncio.shield(self._discard(view.id))
             raise
         return sandbox
+
+    async def _made(self, id: str, request: NewSandbox) -> Sandbox:
+        environment, snapshot = await self._template(request.template_id)
+        _check_network(request, environment)
+        wanted = request_of(
+            CreateSandbox,
+            id=id,
+            environment=environment.name,
+            lease=max(STARTING, request.timeout),
+            labels={LABEL: request.template_id},
+            patience=PATIENCE,
+            snapshot=snapshot,
+        )
+        try:
+            view = await self._controller.create(wanted)
+        except Gone as error:
+            raise Conflict(f"the sandbox of this idempotency key has ended: {error.detail}") from error
+        return await self._begun(view, request, environment, request.timeout)
 
     def _again(self, id: str, request: NewSandbox) -> Sandbox:
         if self._sandboxes[id].request != request:

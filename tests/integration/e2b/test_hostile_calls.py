@@ -194,6 +194,24 @@ async def test_rest_calls_that_are_wrong_are_refused(call: Caller, facade: Facad
     assert (await call("POST", f"/sandboxes/{call.id}/timeout", b'{"timeout": -1}', **key))[0] == 400
 
 
+async def test_the_same_request_that_comes_while_the_first_is_answered_finds_its_sandbox(
+    facade: Facade, http_session: aiohttp.ClientSession
+) -> None:
+    async def create(template: str) -> tuple[int, dict[str, Any]]:
+        headers = {"X-API-KEY": facade.key, "Idempotency-Key": "the-same"}
+        url, body = f"{facade.url}/v2/sandboxes", {"templateID": template}
+        async with http_session.post(url, json=body, headers=headers) as answer:
+            return answer.status, await answer.json()
+
+    (first, one), (second, other), (third, refused) = await asyncio.gather(*map(create, ("base", "base", "other")))
+    assert (first, second, third) == (201, 201, 409)
+    assert one == other
+    assert "idempotency" in refused["message"]
+    assert [view.id for view in await facade.client.sandboxes(status="ready")] == [one["sandboxID"]]
+    status, _ = await Caller(facade, http_session, one)("GET", "/files?path=none")
+    assert status == 404
+
+
 async def test_a_sandbox_that_was_not_made_here_is_not_reached(call: Caller, facade: Facade) -> None:
     manifest = await facade.client.environment("other")
     async with facade.client.sandbox_of(manifest, "of-another") as other:

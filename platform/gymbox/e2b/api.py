@@ -21,7 +21,7 @@ from gymbox.e2b.messages import (
     Pausing,
     Refresh,
     Snapshotting,
-    read_body,
+    read,
 )
 from gymbox.e2b.refusals import Unserved
 from gymbox.e2b.rpc import body_of
@@ -46,7 +46,7 @@ def api_routes(sandboxes: Sandboxes, check: Callable[[Request], None]) -> list[R
     """
 
     async def create(request: Request) -> Response:
-        wanted = read_body(NewSandbox, await body_of(request, MOST))
+        wanted = read(NewSandbox, await body_of(request, MOST))
         sandbox = await sandboxes.create(wanted, request.headers.get("idempotency-key"))
         return JSONResponse(_created(sandbox), 201)
 
@@ -64,35 +64,35 @@ def api_routes(sandboxes: Sandboxes, check: Callable[[Request], None]) -> list[R
         return Response(status_code=204)
 
     async def connect(request: Request) -> Response:
-        wanted = read_body(Connection, await body_of(request, MOST))
+        wanted = read(Connection, await body_of(request, MOST))
         if not wanted.memory:
             raise Unserved('on_resume="reboot" is not served here: a paused sandbox goes on where it was')
         sandbox, resumed = await sandboxes.connect(_id(request), wanted.timeout)
         return JSONResponse(_created(sandbox), 201 if resumed else 200)
 
     async def timeout(request: Request) -> Response:
-        await sandboxes.renew(_id(request), read_body(Life, await body_of(request, MOST)).timeout)
+        await sandboxes.renew(_id(request), read(Life, await body_of(request, MOST)).timeout)
         return Response(status_code=204)
 
     async def refresh(request: Request) -> Response:
-        await sandboxes.renew(_id(request), read_body(Refresh, await body_of(request, MOST)).duration)
+        await sandboxes.renew(_id(request), read(Refresh, await body_of(request, MOST)).duration)
         return Response(status_code=204)
 
     async def pause(request: Request) -> Response:
-        if not read_body(Pausing, await body_of(request, MOST)).memory:
+        if not read(Pausing, await body_of(request, MOST)).memory:
             raise Unserved('pause(mode="filesystem") is not served here: a paused sandbox keeps its processes')
         await sandboxes.pause(_id(request))
         return Response(status_code=204)
 
     async def snapshot(request: Request) -> Response:
-        wanted = read_body(Snapshotting, await body_of(request, MOST))
+        wanted = read(Snapshotting, await body_of(request, MOST))
         if wanted.memory:
             raise Unserved('create_snapshot(mode="full") is not served here: a snapshot holds files, no processes')
         saved = await sandboxes.snapshot(_id(request), wanted.name)
         return JSONResponse({"snapshotID": saved.id, "names": [saved.id]}, 201)
 
     async def fork(request: Request) -> Response:
-        wanted = read_body(Forking, await body_of(request, MOST))
+        wanted = read(Forking, await body_of(request, MOST))
         forked = await sandboxes.fork(_id(request), wanted.count, wanted.timeout)
         return JSONResponse([{"sandbox": _created(sandbox)} for sandbox in forked], 201)
 

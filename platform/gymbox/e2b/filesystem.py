@@ -209,13 +209,12 @@ def failure(result: ExecResult, path: str) -> Exception:
     said = base64.b64decode(result.stderr).decode(errors="replace").strip()[-300:]
     if result.timed_out:
         return Refused(Code.DEADLINE_EXCEEDED, f"{path}: it took longer than {PATIENCE:g} s")
-    match result.exit_code:
-        case 44:
-            return _missing(path)
-        case 45:
-            return Refused(Code.INVALID_ARGUMENT, f"path {path!r} is not a directory")
-        case 46:
-            return Refused(Code.ALREADY_EXISTS, f"path {path!r} is a directory that exists")
+    if result.exit_code == _MISSING:
+        return _missing(path)
+    if result.exit_code == _NO_FOLDER:
+        return Refused(Code.INVALID_ARGUMENT, f"path {path!r} is not a directory")
+    if result.exit_code == _THERE:
+        return Refused(Code.ALREADY_EXISTS, f"path {path!r} is a directory that exists")
     if "ermission denied" in said or "ead-only file system" in said or "not permitted" in said:
         return Forbidden(said)
     if "o space left" in said:

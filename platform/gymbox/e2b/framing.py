@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from gymbox.e2b.refusals import Code, Refused
@@ -81,7 +81,7 @@ class Envelopes:
             raise Refused(Code.INVALID_ARGUMENT, "the stream ends in the midst of an envelope")
 
 
-async def messages(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def messages(parts: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
     """The messages of a request's stream.
 
     Raises:

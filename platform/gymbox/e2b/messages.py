@@ -9,10 +9,10 @@ from __future__ import annotations
 import base64
 from typing import Annotated, Any
 
+from gymbox_sandbox.problems import faults
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from gymbox.e2b.refusals import Code, Refused
 from gymbox.errors import Invalid
 
 LONGEST_LIFE = 86_400
@@ -190,24 +190,8 @@ class WatcherRequest(_Message):
     watcher_id: str = ""
 
 
-class Nothing(_Message):
-    """A message without fields."""
-
-
 def read[Message: BaseModel](kind: type[Message], body: bytes) -> Message:
-    """An RPC's message.
-
-    Raises:
-        Refused: it is none.
-    """
-    try:
-        return kind.model_validate_json(body or b"{}")
-    except ValidationError as error:
-        raise Refused(Code.INVALID_ARGUMENT, f"the message is wrong: {_faults(error)}") from error
-
-
-def read_body[Message: BaseModel](kind: type[Message], body: bytes) -> Message:
-    """A REST call's body.
+    """The message, of an RPC or a REST call.
 
     Raises:
         Invalid: it is none.
@@ -215,9 +199,4 @@ def read_body[Message: BaseModel](kind: type[Message], body: bytes) -> Message:
     try:
         return kind.model_validate_json(body or b"{}")
     except ValidationError as error:
-        raise Invalid(f"the request is wrong: {_faults(error)}") from error
-
-
-def _faults(error: ValidationError) -> str:
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    return "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'body'}: {fault['msg']}" for fault in found[:5])
+        raise Invalid(f"the message is wrong: {faults(error)}") from error

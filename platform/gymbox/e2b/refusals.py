@@ -24,6 +24,8 @@ from gymbox.errors import (
     Unavailable,
 )
 
+PAUSED = "it is paused; connect to it, and it goes on"
+
 
 class Code(StrEnum):
     """What Connect calls its failures, as far as any is told here."""
@@ -101,7 +103,7 @@ def as_away(error: Exception, id: str) -> Exception:
     if isinstance(error, SandboxEnded) or (isinstance(error, Gone) and "ended" in error.extra):
         return Away(id, error.detail)
     if isinstance(error, Conflict) and error.extra.get("cause") == "paused":
-        return Away(id, "it is paused; connect to it, and it goes on")
+        return Away(id, PAUSED)
     return error
 
 

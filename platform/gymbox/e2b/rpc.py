@@ -66,7 +66,7 @@ def rpc_routes(service: Service, find: Find) -> list[Route]:
                 return _Stream(sandbox.id, events)
             if method in service.client_stream:
                 call = _call(request, b"")
-                async with asyncio.timeout(call.seconds), aclosing(_messages(request)) as sent:
+                async with asyncio.timeout(call.seconds), aclosing(messages(request.stream())) as sent:
                     answer = await service.client_stream[method](sandbox, call, sent)
                 return Response(envelope(answer) + ending(), media_type=STREAM)
             raise Refused(Code.UNIMPLEMENTED, f"{service.name}/{method:.60} is not served here")
@@ -108,11 +108,6 @@ def _check_type(request: Request, wanted: str) -> None:
 
 def _call(request: Request, body: bytes) -> Call:
     return Call(body, deadline(request.headers.get(TIMEOUT_HEADER)), request.headers)
-
-
-async def _messages(request: Request) -> AsyncGenerator[bytes]:
-    async for message in messages(request.stream()):
-        yield message
 
 
 async def _only_message(request: Request) -> bytes:

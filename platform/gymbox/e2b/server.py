@@ -17,7 +17,7 @@ from gymbox.e2b.api import api_routes
 from gymbox.e2b.files_routes import files_routes
 from gymbox.e2b.filesystem_service import filesystem_service
 from gymbox.e2b.process_service import process_service
-from gymbox.e2b.refusals import Away, Refused, TooLarge, Unserved, told
+from gymbox.e2b.refusals import PAUSED, Away, Refused, TooLarge, Unserved, told
 from gymbox.e2b.rpc import rpc_routes
 from gymbox.e2b.sandboxes import Sandbox, Sandboxes
 from gymbox.errors import ConfigError, Invalid, NotFound, Problem, Unauthorized
@@ -94,7 +94,7 @@ class E2bServer:
         except NotFound as error:
             raise Away(sandbox.id, error.detail) from error
         if view.status == "paused":
-            raise Away(sandbox.id, "it is paused; connect to it, and it goes on")
+            raise Away(sandbox.id, PAUSED)
         return Response(status_code=204)
 
     async def _unserved(self, request: Request) -> Response:

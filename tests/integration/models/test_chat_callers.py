@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from aiohttp import web
-from gymbox.guard import Guard
 from gymbox.http import HttpClient
-from gymbox.models import Model
 from gymbox.models.capture import Capture
 from gymbox.models.cassettes import recorded_calls
 from gymbox.models.chat import ChatModel
 from gymbox.models.openai import OpenAIModel
 from gymbox.models.recorded import RecordedModel
-from gymbox.models.server import ModelServer
-from gymbox.serving import Listener
 
 from tests.integration.models.conftest import Stub
+from tests.integration.models.openai_callers import served
 
-TOKEN = "gbx_chat_callers_tests_only"
 HELLO: dict[str, Any] = {"role": "user", "content": "hello"}
 ANSWER: dict[str, Any] = {
     "id": "c1",
@@ -33,14 +26,6 @@ ANSWER: dict[str, Any] = {
     "object": "chat.completion",
     "choices": [{"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}],
 }
-
-
-@asynccontextmanager
-async def served(model: Model, http: HttpClient) -> AsyncIterator[openai.AsyncOpenAI]:
-    app = ModelServer(model, http).setup_webserver()
-    async with Listener(app, Guard(token=TOKEN, takes_api_key=True), drain=1) as listener:
-        async with openai.AsyncOpenAI(base_url=f"{listener.url}/v1", api_key=TOKEN, max_retries=0) as api:
-            yield api
 
 
 def chat(stub: Stub) -> ChatModel:

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, cast
 
 import openai
 import pytest
 from aiohttp import web
 from gymbox.errors import ErrorKind, ModelFailure
-from gymbox.guard import Guard
 from gymbox.http import HttpClient
 from gymbox.models import Call, Model
 from gymbox.models.chat import ChatModel
 from gymbox.models.events import TERMINAL, Gathered, replayed, whole
 from gymbox.models.openai import OpenAIModel
-from gymbox.models.server import ModelServer
-from gymbox.serving import Listener
 from gymbox_sandbox.responses import Response, ResponsesParams
 
 from tests.integration.models.conftest import Stub
+from tests.integration.models.openai_callers import TOKEN, served
 from tests.integration.models.vllm_double import vllm_double
 
-TOKEN = "gbx_stream_tests_only"
 HELLO: Any = [{"role": "user", "content": "hello"}]
 USAGE = {
     "prompt_tokens": 5,
@@ -136,14 +133,6 @@ def gathered(events: list[dict[str, Any]]) -> Response:
         found.add(event)
     assert [event["type"] for event in events if event["type"] in TERMINAL] == [events[-1]["type"]]
     return found.response()
-
-
-@asynccontextmanager
-async def served(model: Model, http: HttpClient) -> AsyncIterator[openai.AsyncOpenAI]:
-    app = ModelServer(model, http).setup_webserver()
-    async with Listener(app, Guard(token=TOKEN, takes_api_key=True), drain=1) as listener:
-        async with openai.AsyncOpenAI(base_url=f"{listener.url}/v1", api_key=TOKEN, max_retries=0) as api:
-            yield api
 
 
 MESSAGES = {
